@@ -1,0 +1,161 @@
+"""Condition types and every reason that the operator may give, each with its meaning and what a person does about it.
+
+This is the only home of reasons: docs/conditions.md is generated from it, and a test refuses a reason used elsewhere
+that is not here. Reasons are stable names; messages carry the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import Field
+
+from specmodel.api.wire import StatusWire, Timestamp
+
+
+class ConditionType(StrEnum):
+    """The types of condition. `Reconciling` and `Stalled` are present only while true (kstatus)."""
+
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+    AVAILABLE = "Available"
+    BENCHMARKED = "Benchmarked"
+    WITHIN_SLA = "WithinSla"
+    SPECULATION_ACTIVE = "SpeculationActive"
+    PROGRESSING = "Progressing"
+
+
+class RunConditionType(StrEnum):
+    """The types of condition of a BenchmarkRun."""
+
+    SERVER_READY = "ServerReady"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class ConditionStatus(StrEnum):
+    """Kubernetes' three values."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(StatusWire):
+    """A condition as Kubernetes defines it, with the generation that it speaks of."""
+
+    type: str = Field(max_length=64)
+    status: ConditionStatus
+    reason: str = Field(min_length=1, max_length=64, pattern=r"^[A-Z][A-Za-z0-9]*$")
+    message: str = Field(max_length=4096)
+    observed_generation: int | None = Field(default=None, ge=0)
+    last_transition_time: Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One reason: what it means, and what a person does about it."""
+
+    name: str
+    meaning: str
+    what_to_do: str
+
+
+def _reasons(*rows: tuple[str, str, str]) -> dict[str, Reason]:
+    return {name: Reason(name=name, meaning=meaning, what_to_do=what) for name, meaning, what in rows}
+
+
+#: Reasons of a SpeculativeModel's conditions, its candidates' verdicts and its decision.
+REASONS: dict[str, Reason] = _reasons(
+    # Ready / Available / Progressing
+    ("Serving", "The chosen revision serves with all its replicas, and nothing is left to do.", "Nothing."),
+    ("Measuring", "Candidates are being measured; the message says which, cell i of n, and an estimate.", "Wait."),
+    ("Promoting", "The chosen revision is being brought to its replicas before traffic moves to it.", "Wait."),
+    ("Draining", "Traffic has moved; the old revision finishes its requests before it is deleted.", "Wait."),
+    ("NothingServes", "No revision serves yet.", "See Ready and Progressing for what is going on."),
+    ("ReplicasUnavailable", "Fewer replicas of the serving revision are Ready than wanted.", "Look at the pods named."),
+    (
+        "WaitingForGPUs",
+        "A step needs more free matching GPUs than there are; the message names wanted, free and products seen.",
+        "Add GPU nodes, free GPUs, lower gpusPerReplica or, if an outage is acceptable, set rollout.mode: Recreate.",
+    ),
+    (
+        "NoMatchingGPU",
+        "No node offers a GPU of the allowed products; the message lists the products seen.",
+        "Set hardware.gpuProducts to a product that your nodes have (label nvidia.com/gpu.product).",
+    ),
+    (
+        "BudgetExceeded",
+        "The step would hold more GPUs than hardware.gpuBudget allows.",
+        "Raise hardware.gpuBudget or lower serving.replicas.",
+    ),
+    ("Suspended", "spec.suspend is true: what serves goes on serving and nothing else is done.", "Set it to false."),
+    ("Recommended", "selection.mode is Recommend: the proposal is in status.decision, nothing was changed.", "Apply it."),
+    ("RolloutDeadlineExceeded", "A revision did not become Ready in time.", "Look at the pods named in the message."),
+    # Stalled
+    ("InvalidModel", "The spec cannot be acted on; what served goes on serving.", "Change what the message names."),
+    ("EngineVersionUnknown", "The image's tag is not vX.Y.Z and engine.version is not set.", "Set engine.version."),
+    ("EngineUnsupported", "The engine's version is older than this operator renders for.", "Use a newer engine image."),
+    ("ReservedFlag", "engine.extraArgs holds a flag that the operator owns.", "Use the field that the message names."),
+    ("DatasetNotFound", "The ConfigMap key of workload.dataset.prompts is missing.", "Create it or correct the name."),
+    ("DatasetInvalid", "A line of the prompts is no JSON object with prompt or messages.", "Correct the line named."),
+    ("Forbidden", "The API server refused a write of the operator; the message is its own.", "Check the operator's role."),
+    ("Rejected", "The API server or an admission policy refused an object.", "Read the message: it is the server's own."),
+    # Benchmarked / WithinSla / SpeculationActive
+    ("Measured", "Every candidate that could win has been measured.", "Nothing."),
+    ("MeasurementPending", "Measurements are not complete yet.", "Wait."),
+    ("MeasurementBlocked", "Measuring cannot go on; the message says what it waits for.", "See the message."),
+    ("WithinLimits", "The serving candidate passed every limit up to its capacity.", "Nothing."),
+    ("LimitExceeded", "No candidate passed; the message names the nearest miss with its number.", "Relax the SLA or add hardware."),
+    ("Undecided", "The samples do not decide a limit at the confidence asked for.", "Raise requestsPerCell.max or lower confidence."),
+    ("NoLimits", "The SLA has no limit, so every measured candidate is within it.", "Set sla.limits."),
+    ("CountersMove", "The engine's speculation counters moved under load.", "Nothing."),
+    ("CountersStill", "Speculation is configured but its counters did not move.", "Check the drafter and the engine's log."),
+    ("NoDrafter", "The serving candidate has no drafter.", "Nothing."),
+    ("NotMeasured", "The serving candidate has no measurement that says so.", "Wait for the measurement."),
+    # verdicts of candidates
+    ("Passed", "All gates passed.", "Nothing."),
+    ("ErrorRateExceeded", "More requests failed than sla.maxErrorRatePercent allows.", "Look at the run's cells."),
+    ("AcceptanceTooLow", "The acceptance rate is below drafter.minAcceptanceRatePercent.", "Use a drafter trained for the model."),
+    ("SpeculationInactive", "Speculation is configured but the engine drafted nothing.", "Check the drafter and the engine's log."),
+    ("CellsMissing", "Cells that the workload asks for are not measured yet.", "Wait."),
+    ("SamplesMissing", "The result holds percentiles only, which cannot carry a confidence above 0.", "Measure with the operator."),
+    ("SamplesTooFew", "Too few samples to decide at the confidence asked for.", "Raise requestsPerCell.max."),
+    ("EngineFailed", "The engine did not start or died; the message holds its last lines.", "Read the message; then correct the spec."),
+    ("StartupTimeout", "The engine was not Ready within engine.startupTimeoutSeconds.", "Raise it or look at the pod's log."),
+    ("NoOutput", "A cell produced no output token.", "Look at the engine's log."),
+    ("ImplausibleCell", "A cell's numbers contradict each other.", "Delete the BenchmarkRun to measure anew."),
+    ("CannotWin", "Not measured: even its best possible cost is above the best candidate's.", "Nothing."),
+    ("OverBudget", "Its replicas would need more GPUs than hardware.gpuBudget.", "Raise gpuBudget or lower the demand."),
+    ("CapacityTooLow", "No measured concurrency passes.", "Relax the SLA."),
+    # decision
+    ("LowestCost", "Least cost for the demand among eligible candidates.", "Nothing."),
+    ("HighestThroughput", "Most requests per second within the budget.", "Nothing."),
+    ("LowestLatency", "Lowest value of the SLA's first metric.", "Nothing."),
+    ("OnlyEligible", "The only eligible candidate.", "Nothing."),
+    ("IncumbentKept", "The incumbent stays: no challenger is better by minGainPercent.", "Nothing."),
+    ("IncumbentFallback", "Nobody is eligible; what served goes on serving.", "See the nearest miss."),
+    ("BaselineFallback", "Nobody is eligible; the baseline without drafter serves.", "See the nearest miss."),
+    ("InconclusiveServes", "Nobody is eligible; a candidate that may pass serves.", "Raise requestsPerCell.max."),
+    ("NobodyEligible", "Nobody is eligible and nothing can serve.", "See the nearest miss and the failures."),
+    ("Undetermined", "Not decided yet.", "Wait."),
+)
+
+#: Reasons of a BenchmarkRun's conditions.
+RUN_REASONS: dict[str, Reason] = _reasons(
+    ("CellsComplete", "Every cell is measured, or was not needed under the stop rule.", "Nothing."),
+    ("Running", "The Job is measuring.", "Wait."),
+    ("Pending", "The Job has not started.", "Wait; the message says for what."),
+    ("TargetReady", "The server answers.", "Nothing."),
+    ("ServerStarting", "The candidate's pod is not Ready yet.", "Wait; the message says for how long at most."),
+    ("ServerFailed", "The candidate's server did not start or died; the message holds its last lines.", "Correct the spec."),
+    ("TargetUnreachable", "The target's URL did not answer in time.", "Check spec.target.url."),
+    ("ModelNotServed", "The target does not list the model.", "Check spec.target.model against /v1/models."),
+    ("Stalled", "No request ended for spec.stallSeconds.", "Look at the engine's log."),
+    ("DeadlineExceeded", "spec.deadlineSeconds passed; finished cells are kept.", "Create a new run with a longer deadline."),
+    ("JobFailed", "The benchmark Job failed repeatedly; the message holds its last lines.", "Read the message; delete the run to retry."),
+    ("InvalidRun", "The spec cannot be acted on.", "Change what the message names."),
+    ("EngineChanged", "The engine restarted during a cell: its counters were reset.", "Delete the run to measure anew."),
+)
