@@ -1,0 +1,77 @@
+"""A stream of requests through a stable Service, from a pod inside the cluster, counted one by one.
+
+The pod runs until its standard input closes and then prints one line of JSON. Every request uses a connection of its
+own, as most clients behind a Service do not know when an endpoint goes away.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from tests.e2e.world import World
+
+PROGRAM = r'''
+import http.client, json, sys, threading, time
+host, model, streams = sys.argv[1], sys.argv[2], int(sys.argv[3])
+stop, lock, total, failures, engines = threading.Event(), threading.Lock(), 0, [], set()
+def one():
+    c = http.client.HTTPConnection(host, 8000, timeout=30)
+    try:
+        c.request("POST", "/v1/completions", json.dumps({"model": model, "prompt": "hello", "max_tokens": 64, "temperature": 0, "ignore_eos": True}), {"Content-Type": "application/json"})
+        r = c.getresponse(); body = r.read()
+        if r.status != 200: raise RuntimeError(f"{r.status} {body[:120]!r}")
+        if json.loads(body)["usage"]["completion_tokens"] != 64: raise RuntimeError("cut short")
+    finally: c.close()
+def work():
+    global total
+    while not stop.is_set():
+        began = time.time()
+        try: one(); bad = None
+        except Exception as e: bad = f"{time.strftime('%H:%M:%S')} after {time.time()-began:.2f} s: {e!r}"
+        with lock:
+            total += 1
+            if bad: failures.append(bad)
+        if bad: time.sleep(0.2)
+threads = [threading.Thread(target=work) for _ in range(streams)]
+[t.start() for t in threads]
+print("started", flush=True)
+sys.stdin.read()
+stop.set(); [t.join() for t in threads]
+print(json.dumps({"total": total, "failures": failures[:20], "failed": len(failures)}), flush=True)
+'''
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Requests under way; `finish` stops them and returns {total, failed, failures}."""
+
+    process: subprocess.Popen[str]
+
+    def finish(self) -> dict[str, Any]:
+        """Stop the stream, wait for what is in flight and return the counts."""
+        out, errors = self.process.communicate(timeout=120)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        assert lines, f"the traffic pod printed no count: {out!r} {errors!r}"
+        counts: dict[str, Any] = json.loads(lines[-1])
+        return counts
+
+
+def start_traffic(world: World, service: str, model: str, *, streams: int = 2, image: str = "localhost/specmodel-replay:dev") -> Traffic:
+    """Start a pod that sends requests to a Service of the world's namespace until `finish`."""
+    process = subprocess.Popen(
+        [
+            world.kubectl_program, "--kubeconfig", str(world.kubeconfig), "-n", world.namespace,
+            "run", "traffic", "--rm", "-i", "--quiet", "--restart=Never", f"--image={image}",
+            "--image-pull-policy=IfNotPresent", "--command", "--", "python3", "-c", PROGRAM, service, model, str(streams),
+        ],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    world.wait_until(
+        "the traffic pod runs",
+        lambda: "started" in world.try_kubectl("logs", "traffic").stdout,
+        seconds=60,
+    )
+    return Traffic(process)
