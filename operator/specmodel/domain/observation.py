@@ -69,6 +69,24 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkJob:
+    """The Job of a run as the Job controller reports it. What the measuring said of itself is in the run's status."""
+
+    name: str
+    uid: str
+    created_at: datetime
+    is_being_deleted: bool = False
+    #: True when condition `Complete` is true.
+    is_complete: bool = False
+    #: (reason, message) of a true `Failed` condition (BackoffLimitExceeded, DeadlineExceeded, ...), else None.
+    failure: tuple[str, str] | None = None
+    #: The Job's own annotations (not the pods'): the plan keeps there which engine process it loads.
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    #: Its pods, sorted by name; `last_words`, `waiting` and `unschedulable` explain a Job that does not get on.
+    pods: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A BenchmarkRun of this model, with its Job's state."""
 
@@ -82,6 +100,11 @@ class Run:
     is_complete: bool = False
     #: (reason, message) of a true `Failed` condition, else None.
     failure: tuple[str, str] | None = None
+    #: The Job named by label `specmodel.dev/run`, or None while there is none.
+    job: BenchmarkJob | None = None
+    #: Live objects of this run by (kind, name): ServiceAccount, Role, RoleBinding, Job. For a hand-made run (`get_run`)
+    #: the only source; for a model's runs they may also be in `Observation.objects`.
+    objects: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,5 +173,10 @@ class Observation:
     service: StableService | None = None
     supply: GpuSupply = GpuSupply()
     prompts: PromptSource | None = None
-    #: Live objects that the plan may have to write, by (kind, name): compared field by field before any write.
+    #: Pods with this model's label and a role label whose Deployment is gone (deleted by someone in the background, or
+    #: not seen): they still hold GPUs. Sorted by name.
+    stray_pods: tuple[Pod, ...] = ()
+    #: Live objects that the plan may have to write or delete, by (kind, name), as read (with metadata.uid): every
+    #: Service, ServiceAccount, Role, RoleBinding, Job, Deployment and BenchmarkRun that carries this model's label.
+    #: Compared field by field before any write; an object with a deletionTimestamp is included.
     objects: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
