@@ -37,6 +37,11 @@ CANDIDATE_JSON = f"{GROUP}/candidate-json"
 RENDERED = f"{GROUP}/rendered"
 #: Annotation on a pod: the time at which it answered a request and its counters moved.
 ANSWERED = f"{GROUP}/answered"
+#: Annotation on the stable Service: the time (RFC 3339) at which its selector last moved.
+MOVED_AT = f"{GROUP}/moved-at"
+#: Annotation on a benchmark Job: `<uid>/<restarts>` of the engine's pod when the Job was made, so that an engine that
+#: died under load is told from one that stumbled before.
+ENGINE_PROCESS = f"{GROUP}/engine-process"
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
