@@ -1,0 +1,1 @@
+"""Promises that the repository makes about itself."""
