@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from specmodel.api.benchmark import CellRequest, Limit
+from specmodel.api.model import SpeculativeModelSpec
 from specmodel.domain.candidate import Candidate
+from specmodel.domain.measurement import Measurement
 
 
 class Verdict(StrEnum):
@@ -65,3 +67,8 @@ class Assessment:
     missing: tuple[CellRequest, ...] = ()
     runs: tuple[str, ...] = ()
     engine: str = ""
+
+
+def assess(candidate: Candidate, measurement: Measurement | None, spec: SpeculativeModelSpec) -> Assessment:
+    """Judge one candidate by what is measured of it. Total: hostile cells end in a verdict, never in an exception."""
+    raise NotImplementedError

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from specmodel.api.benchmark import RunPlacement
 from specmodel.api.conditions import Condition
 from specmodel.api.model import SpeculativeModel, SpeculativeModelStatus
+from specmodel.domain.invalid import InvalidModelError as InvalidModelError  # noqa: PLC0414 — re-exported: an edge error
 from specmodel.domain.observation import Observation, Run
 
 
@@ -71,6 +72,8 @@ class Plan:
     wake_after: timedelta | None = None
     #: What the plan is waiting for, as (reason, message), when a step cannot be taken now; see conditions.REASONS.
     waiting: tuple[str, str] | None = None
+    #: What is going on, as (reason, message): Measuring, Promoting or Draining; None at rest.
+    doing: tuple[str, str] | None = None
 
     def describe(self) -> str:
         """Return the plan as lines for people, one action each with its why."""
@@ -99,15 +102,6 @@ class TransientError(Exception):
 
 class RefusedError(Exception):
     """The API server refused a write for good: reason (see conditions.REASONS) and the server's own message."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-
-
-class InvalidModelError(Exception):
-    """The spec cannot be acted on: reason and what to write instead. Reported as Stalled; what served goes on."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
