@@ -8,16 +8,18 @@ hostile input.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, StringConstraints
 
 from specmodel.api.conditions import Condition
-from specmodel.api.wire import DecimalString, StatusWire, Timestamp, Wire
+from specmodel.api.rule import Rule, RuledWire, is_dns_label, is_without_duplicates
+from specmodel.api.wire import DecimalString, StatusWire, Timestamp, Wire, canonical_decimal
 
 CELLS_MAXIMUM = 40
 SAMPLES_MAXIMUM = 600
 CONCURRENCY_MAXIMUM = 1024
+RUN_NAME_MAXIMUM = 63
 
 Temperature = Annotated[str, StringConstraints(pattern=r"^[0-2](\.[0-9]{1,3})?$", max_length=5)]
 
@@ -33,85 +35,152 @@ class Metric(StrEnum):
 class Limit(Wire):
     """One line of an SLA: percentile p of a metric must not exceed a bound."""
 
-    metric: Metric
-    percentile: int = Field(ge=1, le=99)
-    max_milliseconds: int = Field(ge=1, le=3_600_000)
+    metric: Metric = Field(description="E2ELatency, TTFT or TPOT = (E2E - TTFT) / (output tokens - 1).")
+    percentile: int = Field(ge=1, le=99, description="Which percentile of the requests of a cell, in percent.")
+    max_milliseconds: int = Field(ge=1, le=3_600_000, description="The bound in milliseconds; equal passes.")
+
+
+LIMITS_WITHOUT_DUPLICATES = Rule(
+    cel="!has(self.limits) || self.limits.all(a, self.limits.exists_one(b, a.metric == b.metric"
+    " && a.percentile == b.percentile))",
+    message="limits holds two bounds for one metric and percentile: keep the lower one",
+    holds=lambda it: is_without_duplicates([(limit.metric, limit.percentile) for limit in it.limits]),
+    member="limits",
+)
+
+ERROR_RATE_IS_A_PERCENTAGE = Rule(
+    cel="double(self.maxErrorRatePercent) <= 100.0",
+    message='maxErrorRatePercent is a percentage: write a value from "0" to "100"',
+    holds=lambda it: float(it.max_error_rate_percent) <= 100,  # noqa: PLR2004 - a percentage
+    member="maxErrorRatePercent",
+)
 
 
 class SyntheticDataset(Wire):
     """Random prompts of a fixed length: honest for speed and memory, meaningless for a real drafter's acceptance."""
 
-    input_tokens: int = Field(default=1024, ge=1, le=131_072)
-    output_tokens: int = Field(default=256, ge=2, le=16_384)
+    input_tokens: int = Field(default=1024, ge=1, le=131_072, description="Length of each prompt in tokens.")
+    output_tokens: int = Field(default=256, ge=2, le=16_384, description="Tokens asked for per request.")
 
 
 class ConfigMapKey(Wire):
     """One key of a ConfigMap in the same namespace."""
 
-    name: str = Field(min_length=1, max_length=253)
-    key: str = Field(min_length=1, max_length=253)
+    name: str = Field(min_length=1, max_length=253, description="Name of the ConfigMap.")
+    key: str = Field(min_length=1, max_length=253, description="Key in its data.")
 
 
 class PromptDataset(Wire):
     """Real prompts: a ConfigMap key of JSON lines, each `{"prompt": "..."}` or `{"messages": [...]}`."""
 
     config_map_ref: ConfigMapKey
-    output_tokens: int = Field(default=256, ge=2, le=16_384)
+    output_tokens: int = Field(default=256, ge=2, le=16_384, description="Tokens asked for per request.")
 
 
-class Dataset(Wire):
+class Dataset(RuledWire):
     """Exactly one of `synthetic` and `prompts`."""
 
     synthetic: SyntheticDataset | None = None
     prompts: PromptDataset | None = None
 
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.synthetic) != has(self.prompts)",
+            message="dataset takes exactly one of synthetic and prompts: remove the other",
+            holds=lambda it: (it.synthetic is None) != (it.prompts is None),
+        ),
+    )
 
-class CellRequest(Wire):
+
+class CellRequest(RuledWire):
     """One cell to measure: how many streams, at which temperature, with how many requests at least and at most."""
 
-    concurrency: int = Field(ge=1, le=CONCURRENCY_MAXIMUM)
-    temperature: Temperature
-    min_requests: int = Field(ge=1, le=6 * CONCURRENCY_MAXIMUM)
-    max_requests: int = Field(ge=1, le=6 * CONCURRENCY_MAXIMUM)
+    concurrency: int = Field(ge=1, le=CONCURRENCY_MAXIMUM, description="Requests in flight, held constant.")
+    temperature: Temperature = Field(description='Sampling temperature, for example "0" or "0.5".')
+    min_requests: int = Field(ge=1, le=6 * CONCURRENCY_MAXIMUM, description="Requests to run at least.")
+    max_requests: int = Field(
+        ge=1, le=6 * CONCURRENCY_MAXIMUM, description="Requests to run at most while a limit is undecided."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.minRequests <= self.maxRequests",
+            message="minRequests is above maxRequests: raise maxRequests or lower minRequests",
+            holds=lambda it: it.min_requests <= it.max_requests,
+        ),
+    )
 
 
-class StopRule(Wire):
+class StopRule(RuledWire):
     """When more load would be wasted: a level that fails ends its temperature, an undecided cell is extended."""
 
-    limits: list[Limit] = Field(default_factory=list, max_length=16)
-    confidence_percent: int = Field(default=0, ge=0, le=99)
-    max_error_rate_percent: DecimalString = "0.5"
+    limits: list[Limit] = Field(default_factory=list, max_length=16, description="Bounds that end a temperature.")
+    confidence_percent: int = Field(
+        default=0, ge=0, le=99, description="How sure a bound must be decided; 0 judges the observed percentile."
+    )
+    max_error_rate_percent: DecimalString = Field(
+        default="0.5", description="A cell with more failed requests than this fails, in percent."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (LIMITS_WITHOUT_DUPLICATES, ERROR_RATE_IS_A_PERCENTAGE)
 
 
 class Target(Wire):
     """The one server that a run loads. `url` has no path: `/v1/...` and `/metrics` are appended."""
 
-    url: str = Field(pattern=r"^https?://[^/\s]+$", max_length=300)
+    url: str = Field(
+        pattern=r"^https?://[^/\s]+$", max_length=300, description="Scheme, host and port, without a path."
+    )
     model: str = Field(min_length=1, max_length=253, description="The served model name; listed by /v1/models.")
 
 
 class MeasuredCandidate(Wire):
     """What serves behind the target, for people and for `specmodel decide`; absent for a foreign endpoint."""
 
-    digest: str = Field(max_length=64)
-    gpus_per_replica: int = Field(ge=1, le=16)
-    speculative_tokens: int = Field(ge=0, le=16)
-    weights: str = Field(max_length=16)
+    digest: str = Field(max_length=64, description="Digest of the candidate.")
+    gpus_per_replica: int = Field(ge=1, le=16, description="Tensor parallel size.")
+    speculative_tokens: int = Field(ge=0, le=16, description="Speculative tokens per step; 0 without a drafter.")
+    weights: str = Field(max_length=16, description="None, FP8 or Checkpoint.")
 
 
-class BenchmarkRunSpec(Wire):
+class BenchmarkRunSpec(RuledWire):
     """What to measure. Immutable."""
 
     target: Target
     candidate: MeasuredCandidate | None = None
-    dataset: Dataset = Field(default_factory=lambda: Dataset(synthetic=SyntheticDataset()))
-    dataset_digest: str | None = Field(default=None, max_length=64)
-    cells: list[CellRequest] = Field(min_length=1, max_length=CELLS_MAXIMUM)
-    stop: StopRule = Field(default_factory=StopRule)
-    seed: int = Field(default=0, ge=0, le=2_147_483_647)
-    warmup_seconds: int = Field(default=2, ge=0, le=600)
-    stall_seconds: int = Field(default=120, ge=10, le=3600)
-    deadline_seconds: int = Field(default=7200, ge=60, le=86_400)
+    dataset: Dataset = Dataset(synthetic=SyntheticDataset())
+    dataset_digest: str | None = Field(
+        default=None, max_length=64, description="Digest of the prompts' content; written by the operator."
+    )
+    cells: list[CellRequest] = Field(
+        min_length=1, max_length=CELLS_MAXIMUM, description="The cells to measure, in this order."
+    )
+    stop: StopRule = StopRule()
+    seed: int = Field(default=0, ge=0, le=2_147_483_647, description="Seed of prompts and sampling.")
+    warmup_seconds: int = Field(default=2, ge=0, le=600, description="Load that is discarded before each cell.")
+    stall_seconds: int = Field(
+        default=120, ge=10, le=3600, description="The run fails when no request ends for this long."
+    )
+    deadline_seconds: int = Field(
+        default=7200, ge=60, le=86_400, description="The run ends after this time; finished cells are kept."
+    )
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self == oldSelf",
+            message="the spec of a BenchmarkRun cannot change once created: create another run under a new name",
+            holds=None,
+        ),
+        Rule(
+            cel="self.cells.all(a, self.cells.exists_one(b, a.concurrency == b.concurrency"
+            " && double(a.temperature) == double(b.temperature)))",
+            message="cells holds one concurrency and temperature twice: keep one of them",
+            holds=lambda it: is_without_duplicates(
+                [(cell.concurrency, canonical_decimal(cell.temperature)) for cell in it.cells]
+            ),
+            member="cells",
+        ),
+    )
 
 
 class Latency(StatusWire):
@@ -204,10 +273,20 @@ class RunPlacement(StatusWire):
 class BenchmarkRunStatus(StatusWire):
     """What was measured."""
 
-    observed_generation: int | None = None
+    observed_generation: int | None = Field(default=None, description="The generation that the status speaks of.")
     conditions: list[Condition] = Field(default_factory=list, max_length=8)
-    attempts: int | None = Field(default=None, ge=0, le=1000)
+    attempts: int | None = Field(default=None, ge=0, le=1000, description="Jobs started for this run.")
     placement: RunPlacement | None = None
     progress: RunProgress | None = None
     provenance: Provenance | None = None
-    cells: list[Cell] = Field(default_factory=list, max_length=CELLS_MAXIMUM)
+    cells: list[Cell] = Field(default_factory=list, max_length=CELLS_MAXIMUM, description="What was measured.")
+
+
+#: Its Job, account and role carry the run's name, and the Job's name becomes a label of its pod.
+RUN_NAME_RULE = Rule(
+    cel=f"size(self.metadata.name) <= {RUN_NAME_MAXIMUM}"
+    " && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",
+    message=f"metadata.name must be a DNS label of at most {RUN_NAME_MAXIMUM} characters:"
+    " lower-case letters, digits and '-', for example commerce-agent-baseline",
+    holds=lambda name: is_dns_label(name, longest=RUN_NAME_MAXIMUM),
+)
