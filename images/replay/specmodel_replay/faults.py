@@ -1,0 +1,83 @@
+"""Failures on demand, for tests and rehearsals: SPECMODEL_REPLAY_FAULT makes the engine fail in a chosen way.
+
+Only for that. With a fault set, nothing this engine shows is a replay of the table, and the start-up log says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KNOWN: Final = (
+    "die-at-start[:LAST LINE]", "die-at-first-request[:LAST LINE]", "hang", "never-ready", "speculation-inactive",
+    "slow:FACTOR", "error-rate:FRACTION",
+)  # fmt: skip
+_START_LINE: Final = (
+    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+)
+_REQUEST_LINE: Final = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+
+class FaultError(Exception):
+    """SPECMODEL_REPLAY_FAULT cannot be understood; the message says what can be written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Which failures are wanted; the default is none. The lines are the last ones printed before dying."""
+
+    die_at_start: str | None = None
+    die_at_first_request: str | None = None
+    is_hanging: bool = False
+    is_never_ready: bool = False
+    is_speculation_inactive: bool = False
+    slowdown: float = 1.0
+    error_rate: float = 0.0
+
+
+def parse(text: str) -> Faults:
+    """Return the faults named in `text`, separated by semicolons; raises FaultError on anything unknown."""
+    wanted: dict[str, str | bool | float] = {}
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        name, _, value = item.partition(":")
+        match name:
+            case "die-at-start":
+                wanted["die_at_start"] = value.strip() or _START_LINE
+            case "die-at-first-request":
+                wanted["die_at_first_request"] = value.strip() or _REQUEST_LINE
+            case "hang":
+                wanted["is_hanging"] = True
+            case "never-ready":
+                wanted["is_never_ready"] = True
+            case "speculation-inactive":
+                wanted["is_speculation_inactive"] = True
+            case "slow":
+                wanted["slowdown"] = _number(item, value, least=0.01, most=1000)
+            case "error-rate":
+                wanted["error_rate"] = _number(item, value, least=0, most=1)
+            case _:
+                raise FaultError(
+                    f"SPECMODEL_REPLAY_FAULT: {item!r} is unknown; write one or more of {', '.join(KNOWN)}, separated by ;"
+                )
+    return Faults(**wanted)  # type: ignore[arg-type] - each name is written above with its own type
+
+
+def _number(item: str, value: str, *, least: float, most: float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not least <= number <= most:
+        raise FaultError(f"SPECMODEL_REPLAY_FAULT: {item!r} needs a number from {least} to {most} after the colon")
+    return number
+
+
+def traceback_like(last_line: str) -> str:
+    """Return text shaped like the end of a dying engine's log."""
+    return (
+        "(EngineCore pid=1) ERROR [core.py] EngineCore failed to start.\n"
+        "(APIServer pid=1) Traceback (most recent call last):\n"
+        '(APIServer pid=1)   File "/usr/local/bin/vllm", line 10, in <module>\n'
+        "(APIServer pid=1)     sys.exit(main())\n"
+        f"(APIServer pid=1) {last_line}\n"
+    )

@@ -1,0 +1,141 @@
+"""The JSON of `--speculative-config`: what vLLM accepts, and how it refuses the rest.
+
+The rules are those that a cluster without GPUs can rehearse: keys, types, method, and what belongs together. What needs
+the drafter's files (vocabulary, heads) is not checked here, as no model is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+METHODS: Final = (
+    "ngram", "medusa", "mlp_speculator", "draft_model", "suffix", "custom_class", "eagle", "eagle3",
+    "extract_hidden_states", "mtp", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp", "ernie_mtp", "qwen3_next_mtp",
+    "longcat_flash_mtp", "ngram_gpu", "dflash", "dspark",
+)  # fmt: skip
+KEYS: Final = frozenset({
+    "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "max_model_len", "quantization",
+    "kv_cache_dtype", "enforce_eager", "moe_backend", "attention_backend", "revision", "code_revision",
+    "draft_load_config", "disable_padded_drafter_batch", "disable_eagle_block_drop", "disable_lookahead_block_hashes",
+    "draft_lm_head_quantization", "use_local_argmax_reduction", "use_heterogeneous_vocab", "prompt_lookup_min",
+    "prompt_lookup_max", "parallel_drafting", "num_speculative_tokens_per_batch_size", "rejection_sample_method",
+    "synthetic_acceptance_rates", "synthetic_acceptance_length", "draft_sample_method", "enable_adaptive_verification",
+    "dspark_draft_topk", "xpress_topc", "index_share_for_mtp_iteration",
+})  # fmt: skip
+_OPEN_PREFIXES: Final = ("suffix_", "fly_")
+_NEEDS_NO_MODEL: Final = frozenset({"ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states", "medusa"})
+_CHOICES: Final = {
+    "rejection_sample_method": ("standard", "synthetic", "block", "fly"),
+    "draft_sample_method": ("greedy", "probabilistic"),
+}
+
+
+class ConfigError(Exception):
+    """The engine refuses its configuration; `str` is the message, `config` the part of the configuration it concerns."""
+
+    def __init__(self, config: str, problem: str, *, field: str | None = None) -> None:
+        where = f"{field}\n  {problem}" if field else f"  Value error, {problem}"
+        super().__init__(f"1 validation error for {config}\n{where}")
+        self.config = config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """What of the speculative configuration a replay acts on."""
+
+    method: str
+    tokens: int
+
+
+def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len: int | None) -> Speculation:
+    """Return the speculation asked for; raises ConfigError where vLLM would refuse to start."""
+    given = {key.replace("-", "_"): value for key, value in config.items()}
+    if "tensor_parallel_size" in given:
+        raise _invalid(
+            "'tensor_parallel_size' is not a valid argument in the speculative_config."
+            " Please pass 'draft_tensor_parallel_size' instead."
+        )
+    for key, value in given.items():
+        if key not in KEYS and not key.startswith(_OPEN_PREFIXES):
+            raise _invalid(
+                "Unexpected keyword argument (extra inputs are not permitted)"
+                f" [type=unexpected_keyword_argument, input_value={value!r}, input_type={type(value).__name__}]",
+                field=key,
+            )
+    tokens = _tokens(given.get("num_speculative_tokens"))
+    method = given.get("method")
+    if method is not None and method not in METHODS:
+        raise _invalid(
+            f"Input should be {', '.join(map(repr, METHODS))} [type=literal_error, input_value={method!r}]",
+            field="method",
+        )
+    for key, choices in _CHOICES.items():
+        if given.get(key) is not None and given[key] not in choices:
+            raise _invalid(
+                f"Input should be {', '.join(map(repr, choices))} [type=literal_error, input_value={given[key]!r}]",
+                field=key,
+            )
+    model = given.get("model")
+    if model is None and method not in _NEEDS_NO_MODEL and not (method or "").endswith("mtp"):
+        raise _invalid("num_speculative_tokens was provided but without speculative model.")
+    if tokens is None:
+        raise _invalid(
+            "A speculative model was provided, but `num_speculative_tokens` was not provided"
+            if model is not None
+            else "num_speculative_tokens must be provided with speculative model unless the draft model config contains an"
+            " n_predict parameter."
+        )
+    draft_size = given.get("draft_tensor_parallel_size")
+    if draft_size is not None and draft_size not in {1, tensor_parallel_size}:
+        raise _invalid(
+            f"speculative_draft_tensor_parallel_size={draft_size} cannot be other value than 1 or target model"
+            " tensor_parallel_size"
+        )
+    draft_length = given.get("max_model_len")
+    if draft_length is not None and max_model_len is not None and draft_length > max_model_len:
+        raise _invalid(
+            f"speculative_max_model_len: {draft_length} cannot be larger than target_max_model_len: {max_model_len}"
+        )
+    if given.get("rejection_sample_method") == "synthetic" and (
+        (given.get("synthetic_acceptance_rates") is None) == (given.get("synthetic_acceptance_length") is None)
+    ):
+        raise _invalid(
+            "rejection_sample_method='synthetic' requires exactly one of synthetic_acceptance_rates or"
+            " synthetic_acceptance_length."
+        )
+    return Speculation(method=method or _guess(str(model)), tokens=tokens)
+
+
+def _guess(model: str) -> str:
+    """Return the method that vLLM reads from the drafter's path where none is named."""
+    lower = model.lower()
+    if "eagle-" in lower:
+        return "eagle"
+    return "eagle3" if "eagle3" in lower else "draft_model"
+
+
+def _tokens(value: object) -> int | None:
+    if value is None:
+        return None
+    try:
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None:
+        raise _invalid(
+            f"Input should be a valid integer [type=int_parsing, input_value={value!r}]", field="num_speculative_tokens"
+        )
+    if number <= 0:
+        raise _invalid(
+            f"Input should be greater than 0 [type=greater_than, input_value={number}, input_type=int]",
+            field="num_speculative_tokens",
+        )
+    return number
+
+
+def _invalid(problem: str, field: str | None = None) -> ConfigError:
+    return ConfigError("SpeculativeConfig", problem, field=field)
