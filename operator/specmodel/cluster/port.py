@@ -43,15 +43,22 @@ class KubernetesCluster:
 
     async def apply(self, model: SpeculativeModel, action: Action) -> None:
         """Carry out one action, idempotently. Raises TransientError, RefusedError."""
+        await self._carry_out(model.namespace, action)
+
+    async def apply_for_run(self, key: Key, action: Action) -> None:
+        """Carry out one action of a run that no model owns, in its namespace. Raises TransientError, RefusedError."""
+        await self._carry_out(key.namespace, action)
+
+    async def _carry_out(self, namespace: str, action: Action) -> None:
         match action:
             case Apply():
-                await self._writer.apply(model.namespace, action)
+                await self._writer.apply(namespace, action)
             case Delete():
-                await self._writer.delete(model.namespace, action)
+                await self._writer.delete(namespace, action)
             case Ask():
-                await self._writer.ask(model.namespace, action)
+                await self._writer.ask(namespace, action)
             case WriteRunStatus():
-                await self._writer.run_status(model.namespace, action)
+                await self._writer.run_status(namespace, action)
             case _:
                 assert_never(action)
 

@@ -116,6 +116,8 @@ class Outcome:
     done: tuple[Action, ...] = ()
     refused: tuple[str, str] | None = None
     fault: str | None = None
+    #: When to try again after a fault.
+    retry_after: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,4 +163,8 @@ class Cluster(Protocol):
 
     async def get_run(self, key: Key) -> Run | None:
         """Return a BenchmarkRun that no model owns, or None."""
+        ...
+
+    async def apply_for_run(self, key: Key, action: Action) -> None:
+        """Carry out one action of a run that no model owns, in its namespace. Raises TransientError, RefusedError."""
         ...

@@ -1,0 +1,135 @@
+"""What a pass knows once it has thought: the observation, what the spec allows, and the decision.
+
+    observation ──► incumbent ──► engine ──► candidates ─┐
+    runs ──gather──► measurements, faults ───────────────┴─ decide_model ─► Decision
+
+Pure. Both plan and report start from it, so that they speak of the same things.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from specmodel.api.labels import ROLE_SERVE
+from specmodel.api.model import SpeculativeModel
+from specmodel.domain.candidate import Candidate, enumerate_candidates
+from specmodel.domain.decision import Decision, NextMeasurement, decide_model
+from specmodel.domain.engine import resolve_engine
+from specmodel.domain.invalid import InvalidModelError
+from specmodel.domain.measurement import Measurement, gather, workload_digest
+from specmodel.domain.observation import Observation, Run, Server
+from specmodel.domain.settings import Settings
+from specmodel.reconcile.gpus import never_fit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """One pass's knowledge of a model."""
+
+    model: SpeculativeModel
+    observation: Observation
+    settings: Settings
+    workload: str
+    candidates: tuple[Candidate, ...]
+    incumbent: Candidate | None
+    decision: Decision
+    #: Candidates that fit no node, by digest, each with why. They hold up no decision.
+    unplaceable: Mapping[str, str]
+
+    @property
+    def serving(self) -> Server | None:
+        """The server that the stable Service selects, if its Deployment is there."""
+        return serving_server(self.observation)
+
+    @property
+    def serving_revision(self) -> str | None:
+        """The revision that the stable Service selects."""
+        return self.observation.service.revision if self.observation.service else None
+
+    @property
+    def target(self) -> Candidate | None:
+        """What the decision wants to serve, placed as the spec says now."""
+        return None if self.decision.serve is None else self.placed(self.decision.serve)
+
+    def placed(self, candidate: Candidate) -> Candidate:
+        """Return the enumerated candidate of the same digest: its placement is the spec's, not an earlier one's."""
+        return next((mine for mine in self.candidates if mine.digest == candidate.digest), candidate)
+
+    def candidate_of(self, server: Server) -> Candidate | None:
+        """Return the candidate that a server was rendered from, or None when nobody knows any more."""
+        if server.candidate is not None and server.candidate.revision == server.revision:
+            return server.candidate
+        return next((mine for mine in self.candidates if mine.revision == server.revision), None)
+
+    def is_wanted(self, run: Run) -> bool:
+        """Return whether a run measures something that the spec still asks about."""
+        if run.workload != self.workload:
+            return False
+        return any(assessment.candidate.digest == run.candidate for assessment in self.decision.assessments)
+
+    def measurements_wanted(self) -> tuple[NextMeasurement, ...]:
+        """Return what to measure, in order: the decision's own list, then what waits for GPUs that are not there."""
+        listed = self.decision.measure
+        names = {wanted.candidate.digest for wanted in listed}
+        waiting = tuple(
+            NextMeasurement(
+                candidate=assessment.candidate,
+                cells=assessment.missing,
+                why=self.unplaceable[assessment.candidate.digest],
+            )
+            for assessment in self.decision.assessments
+            if assessment.candidate.digest in self.unplaceable
+            and assessment.candidate.digest not in names
+            and assessment.missing
+        )
+        return tuple(replace(wanted, candidate=self.placed(wanted.candidate)) for wanted in (*listed, *waiting))
+
+
+def serving_server(observation: Observation) -> Server | None:
+    """Return the server that the stable Service selects, if its Deployment is there."""
+    if observation.service is None:
+        return None
+    wanted = observation.service.revision
+    found = (s for s in observation.servers if s.role == ROLE_SERVE and s.revision == wanted)
+    return next(found, None)
+
+
+def understand(model: SpeculativeModel, observation: Observation, settings: Settings) -> Situation:
+    """Return the situation with its decision. Raises `InvalidModelError` when the spec cannot be acted on."""
+    prompts = observation.prompts
+    if model.spec.workload.dataset.prompts is not None and prompts is not None and prompts.problem is not None:
+        raise InvalidModelError(*prompts.problem)
+    serving = serving_server(observation)
+    known = serving.candidate if serving is not None else None
+    incumbent = known if known is not None and serving is not None and known.revision == serving.revision else None
+    candidates = enumerate_candidates(model, resolve_engine(model, incumbent, settings), settings)
+    if incumbent is None and observation.service is not None:
+        revision = observation.service.revision
+        incumbent = next((mine for mine in candidates if mine.revision == revision), None)
+    workload = workload_digest(model.spec.workload, prompts.digest if prompts else None)
+    unplaceable = never_fit(observation, candidates)
+    measurements = _measurements(observation, workload, unplaceable)
+    return Situation(
+        model=model,
+        observation=observation,
+        settings=settings,
+        workload=workload,
+        candidates=candidates,
+        incumbent=incumbent,
+        decision=decide_model(model, candidates, measurements, incumbent),
+        unplaceable=unplaceable,
+    )
+
+
+def _measurements(observation: Observation, workload: str, unplaceable: Mapping[str, str]) -> dict[str, Measurement]:
+    runs: dict[str, list[Run]] = defaultdict(list)
+    for run in observation.runs:
+        if run.workload == workload:
+            runs[run.candidate].append(run)
+    found = {digest: measured for digest, mine in runs.items() if (measured := gather(digest, mine)) is not None}
+    for digest, why in unplaceable.items():
+        measured = found.get(digest, Measurement(candidate=digest, cells=()))
+        found[digest] = replace(measured, fault=measured.fault or ("WaitingForGPUs", why))
+    return found
