@@ -14,8 +14,7 @@ from specmodel.cluster.observe import observe, observe_run
 from specmodel.cluster.write import Writer
 from specmodel.domain.observation import Observation, Run
 from specmodel.domain.settings import Settings
-from specmodel.reconcile.action import Action, Apply, Ask, Delete, Key, RefusedError, UnreadableModel, WriteRunStatus
-from specmodel.reconcile.action import TransientError as TransientError  # noqa: PLC0414 — what every method may raise
+from specmodel.reconcile.action import Action, Apply, Ask, Delete, Key, UnreadableModel, WriteRunStatus
 
 
 @dataclass(slots=True)
@@ -117,6 +116,3 @@ def _reference(model: SpeculativeModel) -> dict[str, Any]:
         "name": model.name,
         "uid": model.uid,
     }
-
-
-__all__ = ["KubernetesCluster", "RefusedError", "TransientError", "is_owned_by_model"]
