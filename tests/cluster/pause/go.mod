@@ -1,0 +1,3 @@
+module specmodel.dev/pause
+
+go 1.26
