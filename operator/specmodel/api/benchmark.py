@@ -13,13 +13,12 @@ from typing import Annotated, ClassVar
 from pydantic import Field, StringConstraints
 
 from specmodel.api.conditions import Condition
-from specmodel.api.rule import Rule, RuledWire, is_dns_label, is_without_duplicates
+from specmodel.api.rule import Rule, RuledWire, is_without_duplicates
 from specmodel.api.wire import DecimalString, StatusWire, Timestamp, Wire, canonical_decimal
 
 CELLS_MAXIMUM = 40
 SAMPLES_MAXIMUM = 600
 CONCURRENCY_MAXIMUM = 1024
-RUN_NAME_MAXIMUM = 63
 
 Temperature = Annotated[str, StringConstraints(pattern=r"^[0-2](\.[0-9]{1,3})?$", max_length=5)]
 
@@ -51,7 +50,7 @@ LIMITS_WITHOUT_DUPLICATES = Rule(
 ERROR_RATE_IS_A_PERCENTAGE = Rule(
     cel="double(self.maxErrorRatePercent) <= 100.0",
     message='maxErrorRatePercent is a percentage: write a value from "0" to "100"',
-    holds=lambda it: float(it.max_error_rate_percent) <= 100,  # noqa: PLR2004 - a percentage
+    holds=lambda it: float(it.max_error_rate_percent) <= 100,
     member="maxErrorRatePercent",
 )
 
@@ -90,6 +89,11 @@ class Dataset(RuledWire):
             holds=lambda it: (it.synthetic is None) != (it.prompts is None),
         ),
     )
+
+
+def default_dataset() -> Dataset:
+    """Return what is measured with unless a user says otherwise."""
+    return Dataset(synthetic=SyntheticDataset())
 
 
 class CellRequest(RuledWire):
@@ -148,7 +152,9 @@ class BenchmarkRunSpec(RuledWire):
 
     target: Target
     candidate: MeasuredCandidate | None = None
-    dataset: Dataset = Dataset(synthetic=SyntheticDataset())
+    dataset: Dataset = Field(
+        default_factory=default_dataset, description="Default: synthetic prompts of 1024 tokens, 256 tokens out."
+    )
     dataset_digest: str | None = Field(
         default=None, max_length=64, description="Digest of the prompts' content; written by the operator."
     )
@@ -280,13 +286,3 @@ class BenchmarkRunStatus(StatusWire):
     progress: RunProgress | None = None
     provenance: Provenance | None = None
     cells: list[Cell] = Field(default_factory=list, max_length=CELLS_MAXIMUM, description="What was measured.")
-
-
-#: Its Job, account and role carry the run's name, and the Job's name becomes a label of its pod.
-RUN_NAME_RULE = Rule(
-    cel=f"size(self.metadata.name) <= {RUN_NAME_MAXIMUM}"
-    " && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",
-    message=f"metadata.name must be a DNS label of at most {RUN_NAME_MAXIMUM} characters:"
-    " lower-case letters, digits and '-', for example commerce-agent-baseline",
-    holds=lambda name: is_dns_label(name, longest=RUN_NAME_MAXIMUM),
-)

@@ -1,7 +1,7 @@
 """`SpeculativeModel` (short `specm`): what a user writes, and what the operator answers.
 
-The CRD holds only fields that work. Rules over several members stand beside them (`rules`), in CEL for the API server and
-in Python for manifests read without one; each message says what to write instead.
+The CRD holds only fields that work. Rules over several members stand beside them (`rules`), in CEL for the API
+server and in Python for manifests read without one; each message says what to write instead.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from specmodel.api.benchmark import (
     LIMITS_WITHOUT_DUPLICATES,
     Dataset,
     Limit,
-    SyntheticDataset,
     Temperature,
+    default_dataset,
 )
 from specmodel.api.conditions import Condition
 from specmodel.api.labels import NAME_MAXIMUM
@@ -34,9 +34,7 @@ ModelUri = Annotated[
     ),
 ]
 Revision = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]+$", max_length=128)]
-LabelValue = Annotated[
-    str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$", max_length=63)
-]
+LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$", max_length=63)]
 LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=317)]
 
 
@@ -174,9 +172,9 @@ class Toleration(RuledWire):
         default=None, description="Exists or Equal. Absent: Equal."
     )
     value: LabelValue | None = Field(default=None, description="Taint value, with operator Equal.")
-    effect: Annotated[str, StringConstraints(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)$", max_length=16)] | None = (
-        Field(default=None, description="NoSchedule, PreferNoSchedule or NoExecute; absent matches all.")
-    )
+    effect: (
+        Annotated[str, StringConstraints(pattern=r"^(NoSchedule|PreferNoSchedule|NoExecute)$", max_length=16)] | None
+    ) = Field(default=None, description="NoSchedule, PreferNoSchedule or NoExecute; absent matches all.")
     toleration_seconds: int | None = Field(
         default=None, ge=0, le=2_147_483_647, description="How long a NoExecute taint is tolerated."
     )
@@ -296,9 +294,9 @@ class Resources(Wire):
     cpu: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?m?$", max_length=16)] | None = Field(
         default=None, description='CPUs, for example "8" or "500m".'
     )
-    memory: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$", max_length=16)] | None = (
-        Field(default=None, description='Memory, for example "64Gi".')
-    )
+    memory: (
+        Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$", max_length=16)] | None
+    ) = Field(default=None, description='Memory, for example "64Gi".')
 
 
 class Engine(RuledWire):
@@ -390,12 +388,16 @@ class Workload(RuledWire):
         default=[1, 4, 8, 16, 32],
         min_length=1,
         max_length=10,
-        description="Requests in flight per replica; each level is a cell. Levels above a failing one are not measured.",
+        description="Requests in flight per replica; a level above one that fails is not measured.",
     )
     temperature: list[Temperature] = Field(
         default=["0"], min_length=1, max_length=4, description='Sampling temperatures, for example ["0", "0.5"].'
     )
-    dataset: Dataset = Dataset(synthetic=SyntheticDataset())
+    #: Made by a factory, so that it is no schema default: the API server would store `synthetic`, and a user who later
+    #: writes `prompts` would be told to remove what they never wrote.
+    dataset: Dataset = Field(
+        default_factory=default_dataset, description="Default: synthetic prompts of 1024 tokens, 256 tokens out."
+    )
     requests_per_cell: RequestsPerCell = RequestsPerCell()
     demand: Demand | None = None
     target_utilization_percent: int = Field(
@@ -548,11 +550,12 @@ class SpeculativeModelStatus(StatusWire):
     selector: str = ""
 
 
-#: Children are named `<name>-<10 hex digits>` and carry pod suffixes: a long name would be refused where nobody looks.
+#: Children are named `<name>-<10 hex digits>` with pod suffixes, and the Service `<name>` must begin with a letter:
+#: what is let in here would be refused where nobody looks.
 NAME_RULE = Rule(
-    cel=f"size(self.metadata.name) <= {NAME_MAXIMUM} && self.metadata.name.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')",
+    cel=f"size(self.metadata.name) <= {NAME_MAXIMUM} && self.metadata.name.matches('^[a-z]([a-z0-9-]*[a-z0-9])?$')",
     message=f"metadata.name must be a DNS label of at most {NAME_MAXIMUM} characters:"
-    " lower-case letters, digits and '-', for example commerce-agent",
+    " lower-case letters, digits and '-', beginning with a letter, for example commerce-agent",
     holds=lambda it: is_dns_label(it.name, longest=NAME_MAXIMUM),
 )
 

@@ -6,8 +6,10 @@ A rule stands beside the type that it speaks of. The generator copies `cel` and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 from pydantic import ConfigDict, model_validator
@@ -60,10 +62,9 @@ def is_without_duplicates(values: list[Any]) -> bool:
 
 def is_ascending(values: list[int]) -> bool:
     """Return whether each number is larger than the one before it."""
-    return all(a < b for a, b in zip(values, values[1:], strict=False))
+    return all(a < b for a, b in pairwise(values))
 
 
 def is_dns_label(text: str, *, longest: int) -> bool:
-    """Return whether a name is a DNS label (RFC 1123) of at most that many characters."""
-    characters = "abcdefghijklmnopqrstuvwxyz0123456789"
-    return 0 < len(text) <= longest and set(text) <= {*characters, "-"} and text[0] != "-" and text[-1] != "-"
+    """Return whether a name is a DNS label (RFC 1035: it begins with a letter) of at most that many characters."""
+    return len(text) <= longest and re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", text) is not None

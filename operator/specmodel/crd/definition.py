@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specmodel.api.benchmark import RUN_NAME_RULE, BenchmarkRunSpec, BenchmarkRunStatus
+from specmodel.api.benchmark import BenchmarkRunSpec, BenchmarkRunStatus
 from specmodel.api.labels import GROUP, MODEL_KIND, MODEL_PLURAL, RUN_KIND, RUN_PLURAL, VERSION
 from specmodel.api.model import NAME_RULE, SpeculativeModelSpec, SpeculativeModelStatus
 from specmodel.api.rule import Rule
@@ -78,7 +78,7 @@ MODEL_COLUMNS = (
 )  # fmt: skip
 
 RUN_COLUMNS = (
-    Column(name="Complete", type="string", path=_condition("Complete", "status"), description="Whether all is measured."),
+    Column(name="Complete", type="string", path=_condition("Complete", "status"), description="Whether it is done."),
     Column(name="Cell", type="integer", path=".status.progress.cell", description="The cell being measured."),
     Column(name="Cells", type="integer", path=".status.progress.cells", description="Cells in all."),
     Column(name="GPUs", type="integer", path=".spec.candidate.gpusPerReplica", description="GPUs of the candidate."),
@@ -130,7 +130,7 @@ def run_definition() -> dict[str, Any]:
         columns=RUN_COLUMNS,
         subresources={"status": {}},
         description="One measurement of one server: the cells that were asked for, and what came of them.",
-        name_rule=RUN_NAME_RULE,
+        name_rule=None,
         spec=structural_schema(BenchmarkRunSpec, with_defaults=True),
         status_type=BenchmarkRunStatus,
     )
@@ -160,11 +160,11 @@ def _definition(  # noqa: PLR0913 - the members of a CRD, all by name
     columns: tuple[Column, ...],
     subresources: dict[str, Any],
     description: str,
-    name_rule: Rule,
+    name_rule: Rule | None,
     spec: dict[str, Any],
     status_type: type[BaseModel],
 ) -> dict[str, Any]:
-    schema = {
+    schema: dict[str, Any] = {
         "description": description,
         "type": "object",
         "required": ["spec"],
@@ -175,8 +175,9 @@ def _definition(  # noqa: PLR0913 - the members of a CRD, all by name
             "spec": spec,
             "status": structural_schema(status_type, with_defaults=False),
         },
-        "x-kubernetes-validations": [name_rule.to_schema()],
     }
+    if name_rule is not None:
+        schema["x-kubernetes-validations"] = [name_rule.to_schema()]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -25,9 +25,9 @@ class _PlainDumper(yaml.SafeDumper):
         """Return True: a repeated value is written out again."""
         return data is data  # noqa: PLR0124 - always; the argument is YAML's own signature
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002 - YAML's own signature
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002 - YAML's own signature
         """Indent lists under their key."""
-        super().increase_indent(flow, False)  # noqa: FBT003 - YAML's own signature
+        super().increase_indent(flow, False)
 
 
 def to_yaml(value: dict[str, Any]) -> str:
@@ -66,8 +66,12 @@ def drift(root: Path, files: dict[str, str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write generated files, or check them; return the exit code (1: `--check` found drift)."""
-    parser = argparse.ArgumentParser(prog="specmodel crd", description="Write the CRDs and the pages generated with them.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is not what would be written")
+    parser = argparse.ArgumentParser(
+        prog="specmodel crd", description="Write the CRDs and the pages generated with them."
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail when a file is not what would be written"
+    )
     parser.add_argument("--root", type=Path, default=Path(), help="the repository's root (default: the current folder)")
     options = parser.parse_args(arguments)
     if not (options.root / "operator" / "specmodel" / "api").is_dir():

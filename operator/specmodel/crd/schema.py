@@ -41,40 +41,40 @@ def structural_schema(wire_type: type[BaseModel], *, with_defaults: bool) -> Sch
 
 
 def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any], *, name: str, with_defaults: bool) -> Schema:
-    found = _resolve(node, definitions)
-    found = {key: value for key, value in found.items() if key not in {"title", "$defs", "propertyNames"}}
-    if found.get("additionalProperties") is False:
-        del found["additionalProperties"]
-    if "const" in found:
-        found["enum"] = [found.pop("const")]
-    if "description" in found:
-        found["description"] = _sentence(found["description"])
+    found = _without_refused_words(_resolve(node, definitions))
 
-    def child(schema: Mapping[str, Any], child_name: str) -> Schema:
+    def child(schema: Mapping[str, Any], child_name: str = "") -> Schema:
         return _convert(schema, definitions, name=child_name, with_defaults=with_defaults)
 
-    match found.get("type"):
-        case "object":
-            if "properties" in found:
-                found["properties"] = {key: child(value, key) for key, value in found["properties"].items()}
-            if "additionalProperties" in found:
-                found["additionalProperties"] = child(found["additionalProperties"], "")
-        case "array":
-            found["items"] = child(found["items"], "")
-            found |= _list_type(name)
-        case "integer":
-            found["format"] = "int32" if found.get("maximum", INT32_MAXIMUM + 1) <= INT32_MAXIMUM else "int64"
-        case "string" | "boolean":
-            pass
-        case other:
-            message = f"{name or 'the root'}: type {other!r} cannot be stated in a structural schema"
-            raise UnsupportedSchemaError(message)
+    if "properties" in found:
+        found["properties"] = {key: child(value, key) for key, value in found["properties"].items()}
+    if "additionalProperties" in found:
+        found["additionalProperties"] = child(found["additionalProperties"])
+    if "items" in found:
+        found["items"] = child(found["items"])
+        found |= _list_type(name)
+    if found.get("type") == "integer":
+        found["format"] = "int32" if found.get("maximum", INT32_MAXIMUM + 1) <= INT32_MAXIMUM else "int64"
+    if found.get("type") not in {"object", "array", "integer", "string", "boolean"}:
+        message = f"{name or 'the root'}: type {found.get('type')!r} cannot be stated in a structural schema"
+        raise UnsupportedSchemaError(message)
     _set_default(found, with_defaults=with_defaults)
     unknown = set(found) - set(_ORDER)
     if unknown:
         message = f"{name or 'the root'}: {', '.join(sorted(unknown))} cannot be stated in a structural schema"
         raise UnsupportedSchemaError(message)
     return {key: found[key] for key in _ORDER if key in found}
+
+
+def _without_refused_words(node: Schema) -> Schema:
+    found = {key: value for key, value in node.items() if key not in {"title", "$defs", "propertyNames"}}
+    if found.get("additionalProperties") is False:
+        del found["additionalProperties"]
+    if "const" in found:
+        found["enum"] = [found.pop("const")]
+    if "description" in found:
+        found["description"] = _sentence(found["description"])
+    return found
 
 
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
@@ -103,18 +103,19 @@ def _set_default(found: Schema, *, with_defaults: bool) -> None:
     """Keep a default that says something. Whole objects are written out: rules are tried on a default as it stands."""
     if "default" not in found:
         return
-    value = _without_absent(found.pop("default"))
+    value = _stated(found.pop("default"), found)
     if with_defaults and value is not None and value != []:
         found["default"] = value
 
 
-def _without_absent(value: Any) -> Any:
+def _stated(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a default with those members only that have a schema default of their own."""
     if not isinstance(value, dict):
         return value
-    members = {key: _without_absent(member) for key, member in value.items()}
-    return {key: member for key, member in members.items() if member is not None and member not in ([], {})}
+    members = {key: schema.get("properties", {}).get(key, {}) for key in value}
+    return {key: _stated(value[key], member) for key, member in members.items() if "default" in member}
 
 
 def _sentence(text: str) -> str:
     """Return a docstring's first paragraph on one line, without its markup."""
-    return " ".join(text.split("\n\n")[0].split()).replace("`", "")
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("`", "")
