@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # together arrive within some milliseconds, and each of them must count as meeting all the others.
 _SETTLE_SECONDS: Final = 0.03
 _QUIET_SECONDS: Final = 0.01
-# A finished request counts as in flight for this long: the client that waited for it is about to send its next one.
+# The load before a request ended still counts for this long: the client that waited for it is about to send its next one.
 _HOLD_SECONDS: Final = 0.15
 # After this much silence the next load begins a new cycle of draws.
 _SILENCE_SECONDS: Final = 0.25
@@ -89,7 +89,7 @@ class Engine:
         self._metrics = metrics
         self._running: list[Job] = []
         self._waiting: deque[Job] = deque()
-        self._held: deque[float] = deque()  # until when each finished job still counts as in flight
+        self._held: deque[tuple[float, int]] = deque()  # until when the load before an end still counts, and that load
         self._last_tick = 0.0
         self._last_arrival = 0.0
         self._last_busy = 0.0
@@ -161,9 +161,10 @@ class Engine:
         self._timer = None
         now = loop.time()
         elapsed, self._last_tick = now - self._last_tick, now
-        while self._held and self._held[0] <= now:
+        while self._held and self._held[0][0] <= now:
             self._held.popleft()
-        load = min(len(self._running) + len(self._held), self._max_running)
+        load = max((held for _, held in self._held), default=0)
+        load = max(load, len(self._running))
         wake = now + _LONGEST_TICK_SECONDS
         ended: list[Job] = []
         for job in self._running:
@@ -173,8 +174,8 @@ class Engine:
             elif due < wake:
                 wake = due
         for job in ended:
+            self._held.append((now + _HOLD_SECONDS, len(self._running)))
             self._running.remove(job)
-            self._held.append(now + _HOLD_SECONDS)
             self._end(job, now, is_complete=job.emitted >= job.wanted.tokens)
         if ended:
             self._admit(now)

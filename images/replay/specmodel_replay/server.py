@@ -20,7 +20,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from specmodel_replay import ENGINE_NAME, VLLM_VERSION, faults, protocol
 from specmodel_replay.engine import Engine
@@ -270,12 +270,15 @@ class Server:
 
     async def _stream(self, http: web.Request, answer: Answer, done: asyncio.Future[bool]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        has_chunks = http.version >= HttpVersion11
+        if has_chunks:
+            response.enable_chunked_encoding()
         await response.prepare(http)
         started = asyncio.ensure_future(answer.started.wait())
         await asyncio.wait({started, done}, return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
         transport = http.transport
-        if transport is not None and response.chunked:
+        if transport is not None and has_chunks:
             # The first bytes carry the headers with them; later ones are written by the engine's tick itself, as a task
             # switch for every token of every stream would cost several times the processor time.
             if pending := answer.open(transport):
