@@ -151,7 +151,7 @@ def _base() -> Path:
             f"--include={','.join(wanted['packages'])}",
             *(f"--dpkgopt=path-exclude={each}" for each in wanted["without"]),
             *(f"--extract-hook={each}" for each in wanted["after"]),
-            wanted["suite"], str(layer), *wanted["sources"],
+            wanted["suite"], str(layer),
         ]  # fmt: skip
         _run(command)
         archive.write(
