@@ -73,7 +73,10 @@ def resolve_engine(model: SpeculativeModel, incumbent: Candidate | None, setting
         raise InvalidModelError("EngineVersionUnknown", message)
     oldest = ".".join(str(part) for part in OLDEST_VERSION)
     if tuple(int(part) for part in version.split(".")) < OLDEST_VERSION:
-        message = f"engine {version} is older than {oldest}, the oldest vLLM that this operator renders for: use a newer engine.image"
+        message = (
+            f"engine {version} is older than {oldest}, the oldest vLLM that this operator renders for: "
+            "use a newer spec.engine.image"
+        )
         raise InvalidModelError("EngineUnsupported", message)
     return EngineChoice(image=image, version=version)
 

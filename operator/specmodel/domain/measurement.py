@@ -40,7 +40,7 @@ CANDIDATE_FAULTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPercentile:
-    """A percentile of one cell that a source states beside those of `Latency` (raw results hold any), in milliseconds."""
+    """A percentile of one cell that a source states beside those of `Latency`: raw results hold any."""
 
     concurrency: int
     temperature: str
@@ -136,7 +136,10 @@ def gather(candidate: str, runs: Iterable[Run]) -> Measurement | None:
         failure=next((f for f in failed if f[0] in CANDIDATE_FAULTS), None),
         fault=next((f for f in empty if f[0] not in CANDIDATE_FAULTS), None),
         asked=tuple(
-            Asked(cell=_canonical(cell), stop=run.spec.stop) for run in mine if run.is_complete for cell in run.spec.cells
+            Asked(cell=_canonical(cell), stop=run.spec.stop)
+            for run in mine
+            if run.is_complete
+            for cell in run.spec.cells
         ),
     )
 
