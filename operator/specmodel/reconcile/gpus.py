@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from specmodel.api.model import SpeculativeModelSpec
 from specmodel.domain.candidate import Candidate
 from specmodel.domain.observation import Observation, Pod, Server
-
-
-def gpu_budget(spec: SpeculativeModelSpec) -> int:
-    """Return the most GPUs that all pods of a model may request: as set, else twice the largest replica."""
-    return spec.hardware.gpu_budget or 2 * max(spec.hardware.gpus_per_replica)
 
 
 def committed(server: Server) -> int:

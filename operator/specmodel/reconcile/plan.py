@@ -21,7 +21,7 @@ from typing import Any
 
 from specmodel.api.labels import COMPONENT, RENDERED, ROLE_MEASURE, ROLE_SERVE
 from specmodel.api.model import RolloutMode, SelectionMode
-from specmodel.domain.assessment import Verdict
+from specmodel.domain.assessment import Verdict, gpu_budget
 from specmodel.domain.candidate import Candidate
 from specmodel.domain.decision import NextMeasurement
 from specmodel.domain.observation import Observation, Pod, Run, Server
@@ -36,7 +36,7 @@ from specmodel.manifests.server import (
     startup_budget_seconds,
 )
 from specmodel.reconcile.action import Action, Apply, Ask, Delete, Plan
-from specmodel.reconcile.gpus import committed, fits, gpu_budget, held, supply_in_words
+from specmodel.reconcile.gpus import committed, fits, held, supply_in_words
 from specmodel.reconcile.measuring import (
     Setting,
     clean_up,
@@ -444,13 +444,13 @@ def _no_budget(situation: Situation, draft: _Draft, candidate: Candidate, needs:
     """Say why GPUs cannot be taken now: the budget is full for good, or is just being given back."""
     budget = gpu_budget(situation.model.spec)
     staying = situation.serving.name if situation.serving is not None else ""
-    giving_back = [
-        server.name
+    others = [
+        server
         for server in situation.observation.servers
-        if committed(server)
-        and server.revision != candidate.revision
-        and (server.name != staying or server.is_being_deleted or server.name not in draft.parts)
+        if committed(server) and server.revision != candidate.revision
     ]
+    going = [server.name for server in others if server.is_being_deleted or server.name not in draft.parts]
+    giving_back = going or [server.name for server in others if server.name != staying]
     if giving_back or situation.observation.stray_pods:
         names = ", ".join(giving_back) or "pods of a deleted server"
         draft.do("Measuring", f"{candidate.shape}: waiting for {names} to give back GPUs.")

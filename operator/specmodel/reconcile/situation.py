@@ -9,11 +9,11 @@ Pure. Both plan and report start from it, so that they speak of the same things.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from specmodel.api.labels import ROLE_SERVE
 from specmodel.api.model import SpeculativeModel
+from specmodel.domain.assessment import assess
 from specmodel.domain.candidate import Candidate, enumerate_candidates
 from specmodel.domain.decision import Decision, NextMeasurement, decide_model
 from specmodel.domain.engine import resolve_engine
@@ -35,8 +35,9 @@ class Situation:
     candidates: tuple[Candidate, ...]
     incumbent: Candidate | None
     decision: Decision
-    #: Candidates that fit no node, by digest, each with why. They hold up no decision.
-    unplaceable: Mapping[str, str]
+    #: Measurements of candidates that fit no node. They hold up no decision; their pods wait, so that a cluster
+    #: autoscaler sees them.
+    waiting: tuple[NextMeasurement, ...] = ()
 
     @property
     def serving(self) -> Server | None:
@@ -71,20 +72,8 @@ class Situation:
 
     def measurements_wanted(self) -> tuple[NextMeasurement, ...]:
         """Return what to measure, in order: the decision's own list, then what waits for GPUs that are not there."""
-        listed = self.decision.measure
-        names = {wanted.candidate.digest for wanted in listed}
-        waiting = tuple(
-            NextMeasurement(
-                candidate=assessment.candidate,
-                cells=assessment.missing,
-                why=self.unplaceable[assessment.candidate.digest],
-            )
-            for assessment in self.decision.assessments
-            if assessment.candidate.digest in self.unplaceable
-            and assessment.candidate.digest not in names
-            and assessment.missing
-        )
-        return tuple(replace(wanted, candidate=self.placed(wanted.candidate)) for wanted in (*listed, *waiting))
+        wanted = (*self.decision.measure, *self.waiting)
+        return tuple(replace(one, candidate=self.placed(one.candidate)) for one in wanted)
 
 
 def serving_server(observation: Observation) -> Server | None:
@@ -109,8 +98,15 @@ def understand(model: SpeculativeModel, observation: Observation, settings: Sett
         revision = observation.service.revision
         incumbent = next((mine for mine in candidates if mine.revision == revision), None)
     workload = workload_digest(model.spec.workload, prompts.digest if prompts else None)
+    measurements = _measurements(observation, workload)
     unplaceable = never_fit(observation, candidates)
-    measurements = _measurements(observation, workload, unplaceable)
+    faults = {digest: _with_fault(measurements.get(digest), digest, why) for digest, why in unplaceable.items()}
+    waiting = (
+        NextMeasurement(candidate=candidate, cells=cells, why=unplaceable[candidate.digest])
+        for candidate in candidates
+        if candidate.digest in unplaceable
+        and (cells := assess(candidate, measurements.get(candidate.digest), model.spec).missing)
+    )
     return Situation(
         model=model,
         observation=observation,
@@ -118,18 +114,19 @@ def understand(model: SpeculativeModel, observation: Observation, settings: Sett
         workload=workload,
         candidates=candidates,
         incumbent=incumbent,
-        decision=decide_model(model, candidates, measurements, incumbent),
-        unplaceable=unplaceable,
+        decision=decide_model(model, candidates, measurements | faults, incumbent),
+        waiting=tuple(waiting),
     )
 
 
-def _measurements(observation: Observation, workload: str, unplaceable: Mapping[str, str]) -> dict[str, Measurement]:
+def _measurements(observation: Observation, workload: str) -> dict[str, Measurement]:
     runs: dict[str, list[Run]] = defaultdict(list)
     for run in observation.runs:
         if run.workload == workload:
             runs[run.candidate].append(run)
-    found = {digest: measured for digest, mine in runs.items() if (measured := gather(digest, mine)) is not None}
-    for digest, why in unplaceable.items():
-        measured = found.get(digest, Measurement(candidate=digest, cells=()))
-        found[digest] = replace(measured, fault=measured.fault or ("WaitingForGPUs", why))
-    return found
+    return {digest: measured for digest, mine in runs.items() if (measured := gather(digest, mine)) is not None}
+
+
+def _with_fault(measured: Measurement | None, digest: str, why: str) -> Measurement:
+    known = measured or Measurement(candidate=digest, cells=())
+    return replace(known, fault=known.fault or ("WaitingForGPUs", why))
