@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specmodel_replay import VLLM_VERSION, arguments, convert, faults, flags, table
+from specmodel_replay.speculation import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +56,7 @@ def _serve(rest: Sequence[str]) -> int:
         measured = table.load(Path(source)) if source else table.load()
         settings = arguments.read(parsed)
         configuration = arguments.configuration(settings, measured)
-    except arguments.ConfigError as error:
+    except ConfigError as error:
         sys.stderr.write(faults.traceback_like(f"pydantic_core._pydantic_core.ValidationError: {error}"))
         return 1
     except (arguments.UnsupportedError, faults.FaultError, table.TableError, ValueError) as error:
@@ -65,9 +66,10 @@ def _serve(rest: Sequence[str]) -> int:
         plain = replace(settings.shape, speculative_tokens=0)
         configuration = measured.configurations.get(plain, configuration)
     _LOG.info(
-        "REPLAY ENGINE: no model is run. Timings are replayed from table %r, configuration %r (%s), vLLM %s; the text of"
-        " answers is made up.", measured.name, configuration.name, settings.shape, VLLM_VERSION,
-    )  # fmt: skip
+        "REPLAY ENGINE: no model is run; timings are replayed from table %r, configuration %r; answers are made up.",
+        measured.name,
+        configuration.name,
+    )
     for notice in settings.notices:
         _LOG.warning("%s", notice)
     if wanted_faults != faults.Faults():

@@ -27,7 +27,8 @@ _QUANTIZATION_METHODS: Final = (
     "auto_gptq", "gptq", "gptq_marlin", "awq_marlin", "compressed-tensors", "experts_int8", "quark", "moe_wna16",
     "torchao", "inc", "mxfp4", "online", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel",
 )  # fmt: skip
-# What would change what is measured or how it is reached, and that a replay cannot honour: refused rather than ignored.
+# What would change what is measured or how it is reached, and that a replay cannot honour: refused rather
+# than ignored.
 _UNSUPPORTED: Final = {
     "config": "--config (write the flags out)",
     "uds": "--uds",
@@ -120,8 +121,8 @@ def configuration(settings: Settings, table: Table) -> Configuration:
     held = "\n".join(f"  - {shape}" for shape in table.shapes())
     raise UnsupportedError(
         f"replay table {table.name!r} has no measurement of the shape ({settings.shape}). It has:\n{held}\n"
-        "Choose one of these (--tensor-parallel-size, num_speculative_tokens in --speculative-config, --quantization), or"
-        " measure this one and give the result by SPECMODEL_REPLAY_TABLE."
+        "Choose one of these by --tensor-parallel-size, num_speculative_tokens in --speculative-config and"
+        " --quantization, or measure this one and give the result by SPECMODEL_REPLAY_TABLE."
     )
 
 

@@ -1,7 +1,7 @@
 """Makes a replay table from what `vllm bench serve` saved, so that users can replay engines they measured themselves.
 
-Input is the JSON that `--save-result` writes: one result per file, or a list of results (one per concurrency). Nothing is
-smoothed or invented: the table holds the numbers as measured.
+Input is the JSON that `--save-result` writes: one result per file, or a list of results (one per
+concurrency). Nothing is smoothed or invented: the table holds the numbers as measured.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _level(result: dict[str, Any], speculative_tokens: int, name: str) -> dict[s
     return level
 
 
-def _need(result: dict[str, Any], key: str, name: str) -> Any:  # noqa: ANN401 - JSON is untyped until checked
+def _need(result: dict[str, Any], key: str, name: str) -> Any:
     if result.get(key) is None:
         raise TableError(
             f"{name}: a result lacks {key!r}; run `vllm bench serve` with --save-result"

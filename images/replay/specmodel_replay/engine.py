@@ -1,9 +1,10 @@
 """The clockwork: admits requests, decides from the table when each token is due, and hands tokens to whoever listens.
 
-It is the only reader of the clock here and knows nothing of HTTP. All running requests are advanced together by one tick,
-as an engine's step advances its batch. Each request carries its progress from 0 (first token) to 1 (last token) and moves at
-1 / (the time its tokens take at the number of requests now in flight): progress follows wall time exactly, so late ticks
-cause no drift, and a load that changes changes the pace of what is already running.
+It is the only reader of the clock here and knows nothing of HTTP. All running requests are advanced together
+by one tick, as an engine's step advances its batch. Each request carries its progress from 0 (first token) to
+1 (last token) and moves at 1 / (the time its tokens take at the number of requests now in flight): progress
+follows wall time exactly, so late ticks cause no drift, and a load that changes changes the pace of what is
+already running.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 # together arrive within some milliseconds, and each of them must count as meeting all the others.
 _SETTLE_SECONDS: Final = 0.03
 _QUIET_SECONDS: Final = 0.01
-# The load before a request ended still counts for this long: the client that waited for it is about to send its next one.
+# The load before a request ended still counts for this long: the client that waited for it is about to send
+# its next one.
 _HOLD_SECONDS: Final = 0.15
 # After this much silence the next load begins a new cycle of draws.
 _SILENCE_SECONDS: Final = 0.25
 _SHORTEST_TICK_SECONDS: Final = 0.002
 _LONGEST_TICK_SECONDS: Final = 0.05
-# Ticks are never exactly on time: what is due within half the shortest tick is emitted now, so that the error has no bias.
+# Ticks are never exactly on time: what is due within half the shortest tick is emitted now, so that the error
+# has no bias.
 _SLACK_SECONDS: Final = _SHORTEST_TICK_SECONDS / 2
 
 

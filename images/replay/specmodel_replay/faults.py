@@ -5,7 +5,7 @@ Only for that. With a fault set, nothing this engine shows is a replay of the ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 KNOWN: Final = (
@@ -15,7 +15,10 @@ KNOWN: Final = (
 _START_LINE: Final = (
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 )
-_REQUEST_LINE: Final = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
+_REQUEST_LINE: Final = (
+    "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+    " See stack trace (above) for the root cause."
+)
 
 
 class FaultError(Exception):
@@ -37,29 +40,30 @@ class Faults:
 
 def parse(text: str) -> Faults:
     """Return the faults named in `text`, separated by semicolons; raises FaultError on anything unknown."""
-    wanted: dict[str, str | bool | float] = {}
+    result = Faults()
     for item in filter(None, (part.strip() for part in text.split(";"))):
         name, _, value = item.partition(":")
         match name:
             case "die-at-start":
-                wanted["die_at_start"] = value.strip() or _START_LINE
+                result = replace(result, die_at_start=value.strip() or _START_LINE)
             case "die-at-first-request":
-                wanted["die_at_first_request"] = value.strip() or _REQUEST_LINE
+                result = replace(result, die_at_first_request=value.strip() or _REQUEST_LINE)
             case "hang":
-                wanted["is_hanging"] = True
+                result = replace(result, is_hanging=True)
             case "never-ready":
-                wanted["is_never_ready"] = True
+                result = replace(result, is_never_ready=True)
             case "speculation-inactive":
-                wanted["is_speculation_inactive"] = True
+                result = replace(result, is_speculation_inactive=True)
             case "slow":
-                wanted["slowdown"] = _number(item, value, least=0.01, most=1000)
+                result = replace(result, slowdown=_number(item, value, least=0.01, most=1000))
             case "error-rate":
-                wanted["error_rate"] = _number(item, value, least=0, most=1)
+                result = replace(result, error_rate=_number(item, value, least=0, most=1))
             case _:
+                known = ", ".join(KNOWN)
                 raise FaultError(
-                    f"SPECMODEL_REPLAY_FAULT: {item!r} is unknown; write one or more of {', '.join(KNOWN)}, separated by ;"
+                    f"SPECMODEL_REPLAY_FAULT: {item!r} is unknown; write one or more of {known}, with ; between"
                 )
-    return Faults(**wanted)  # type: ignore[arg-type] - each name is written above with its own type
+    return result
 
 
 def _number(item: str, value: str, *, least: float, most: float) -> float:

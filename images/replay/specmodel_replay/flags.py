@@ -1,7 +1,8 @@
 """vLLM's command line, from recorded data: which flags exist, what they take, and how wrong ones fail.
 
-The flags of `vllm serve` are recorded in flags.json (made from the text of `vllm serve --help=all` by `read_help`). Most are
-accepted and have no effect here; what has an effect is read in `arguments`. Wrong ones fail as argparse makes vLLM fail.
+The flags of `vllm serve` are recorded in flags.json (made from the text of `vllm serve --help=all` by
+`read_help`). Most are accepted and have no effect here; what has an effect is read in `arguments`. Wrong ones
+fail as argparse makes vLLM fail.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def human_integer(text: str) -> int:
-    """Return 4096 for "4096", 4000 for "4k", 4096 for "4K" and -1 for "auto", as vLLM reads sizes; raises ArgumentTypeError."""
+    """Return a size as vLLM reads it: 4000 for "4k", 4096 for "4K", -1 for "auto"; raises ArgumentTypeError."""
     if text == "auto":
         return -1
     match = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgGtT]?)", text)
@@ -168,31 +169,36 @@ def _fold_dotted(arguments: list[str]) -> list[str]:
 def read_help(text: str) -> dict[str, Any]:
     """Return the content of flags.json for the text that `vllm serve --help=all` printed."""
     flags = []
-    entries = re.split(r"\n(?=  -)", text)
-    for entry in entries[1:]:
+    for entry in re.split(r"\n(?=  -)", text)[1:]:
         heading = re.match(r"  (-.*?)(?:  |\n|$)", entry)
-        if heading is None or heading[1].startswith("-h,"):
-            continue
-        signature = heading[1]
-        names = re.findall(r"(?:^|, )(--?[a-zA-Z0-9][\w-]*)", re.sub(r"\{.*?\}|\[.*?\]", "", signature))
-        flag: dict[str, Any] = {"names": names, "arity": "one"}
-        value = re.sub(r"^--?[\w-]+ ?", "", signature.split(", -")[0])
-        choices = None if " or " in value else re.match(r"\{(.*?)\}", value)
-        if not value:
-            flag["arity"] = "switch"
-        elif re.search(r"\[[^']*\.\.\.\]", value):
-            flag["arity"] = "list"
-        elif re.fullmatch(r"\[[A-Z_]+\]", value):
-            flag["arity"] = "optional"
-        if choices:
-            flag["choices"] = [choice for choice in choices[1].split(",") if choice != "None"]
-        default = re.search(r"\(default:\s+([^)]*?)\)\s*$", entry.split("\n\n")[0])
-        if default and flag["arity"] == "one" and not choices:
-            if re.fullmatch(r"-?\d+", default[1]):
-                flag["type"] = "int"
-            elif re.fullmatch(r"-?\d+\.\d+", default[1]):
-                flag["type"] = "float"
-        if flag.get("choices") and all(choice.isdigit() for choice in flag["choices"]):
-            flag.update(type="int", choices=[int(choice) for choice in flag["choices"]])
-        flags.append(flag)
+        if heading is not None and not heading[1].startswith("-h,"):
+            flags.append(_flag(heading[1], entry.split("\n\n")[0]))
     return {"source": "vllm serve --help=all", "flags": flags}
+
+
+def _flag(signature: str, entry: str) -> dict[str, Any]:
+    """Return one flag; `signature` is how the help writes it, such as `--name {a,b}, -n {a,b}`."""
+    names = re.findall(r"(?:^|, )(--?[a-zA-Z0-9][\w-]*)", re.sub(r"\{.*?\}|\[.*?\]", "", signature))
+    value = re.sub(r"^--?[\w-]+ ?", "", signature.split(", -", maxsplit=1)[0])
+    flag: dict[str, Any] = {"names": names, "arity": _arity(value)}
+    choices = None if " or " in value else re.match(r"\{(.*?)\}", value)
+    if choices:
+        flag["choices"] = [choice for choice in choices[1].split(",") if choice != "None"]
+        if all(choice.isdigit() for choice in flag["choices"]):
+            flag.update(type="int", choices=[int(choice) for choice in flag["choices"]])
+        return flag
+    default = re.search(r"\(default:\s+([^)]*?)\)\s*$", entry)
+    if default and flag["arity"] == "one":
+        if re.fullmatch(r"-?\d+", default[1]):
+            flag["type"] = "int"
+        elif re.fullmatch(r"-?\d+\.\d+", default[1]):
+            flag["type"] = "float"
+    return flag
+
+
+def _arity(value: str) -> str:
+    if not value:
+        return "switch"
+    if re.search(r"\[[^']*\.\.\.\]", value):
+        return "list"
+    return "optional" if re.fullmatch(r"\[[A-Z_]+\]", value) else "one"

@@ -1,7 +1,7 @@
 """The /metrics of vLLM: the same names, labels and buckets, filled with what is replayed.
 
-Speculation counters exist only where the command line asks for speculation, as in vLLM. Series that a replay has nothing
-to say about (prefix cache, preemptions) exist and stay at 0.
+Speculation counters exist only where the command line asks for speculation, as in vLLM. Series that a replay
+has nothing to say about (prefix cache, preemptions) exist and stay at 0.
 """
 
 from __future__ import annotations

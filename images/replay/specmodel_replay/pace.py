@@ -1,12 +1,13 @@
 """How long a request takes: stratified quantiles of the measured distributions, interpolated between concurrencies.
 
-Pure: no clock, no input or output. Independent random draws would need hundreds of requests to show a P99; here the draws
-of one level are a fixed set of evenly spaced quantiles (a *cycle*, as long as the measured cell had requests), dealt in
-a seeded order, so that any dozen requests already show the whole distribution.
+Pure: no clock, no input or output. Independent random draws would need hundreds of requests to show a P99;
+here the draws of one level are a fixed set of evenly spaced quantiles (a *cycle*, as long as the measured
+cell had requests), dealt in a seeded order, so that any dozen requests already show the whole distribution.
 
-Order within a cycle: it is dealt in rounds of `concurrency` draws, each of which spans the distribution. In a closed loop
-whoever finishes first asks first again. Every second round is therefore dealt longest first, which makes up for the
-spread of the round before it: in a real engine too the requests share each step and so cannot drift apart.
+Order within a cycle: it is dealt in rounds of `concurrency` draws, each of which spans the distribution. In a
+closed loop whoever finishes first asks first again. Every second round is therefore dealt longest first,
+which makes up for the spread of the round before it: in a real engine too the requests share each step and so
+cannot drift apart.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class Quantiles:
 def quantiles(distribution: Distribution, requests: int) -> Quantiles:
     """Return the quantile function of a measured distribution of `requests` requests.
 
-    The upper end, where it was not measured, continues the slope from p95 to p99: with a dozen requests that is exactly
-    what the measured percentiles (interpolated linearly between order statistics) imply. The lower end, where it was not
-    measured, is the one that gives the cycle the measured mean.
+    The upper end, where it was not measured, continues the slope from p95 to p99: with a dozen requests that
+    is exactly what the measured percentiles (interpolated linearly between order statistics) imply. The lower
+    end, where it was not measured, is the one that gives the cycle the measured mean.
     """
     top = distribution.p100 or distribution.p99 + (distribution.p99 - distribution.p95) / 4
     upper = (distribution.p50, distribution.p90, distribution.p95, distribution.p99, top)
@@ -160,8 +161,9 @@ class Pace:
 class Acceptance:
     """Deals how many draft tokens each step accepts, so that the counters follow the table without drifting.
 
-    One low-discrepancy sequence for the whole engine: position p is accepted where the step's number lies below the rate
-    of p, hence a token is accepted only when all before it are, and every position meets its own rate.
+    One low-discrepancy sequence for the whole engine: position p is accepted where the step's number lies
+    below the rate of p, hence a token is accepted only when all before it are, and every position meets its
+    own rate.
     """
 
     _STEP: Final = 0.6180339887498949  # the golden ratio's fraction: the most even of all such sequences

@@ -13,13 +13,9 @@ from typing import Any, Final
 from specmodel_replay.engine import Wanted
 
 # One word is one token; the words are plain, need no escaping in JSON, and say what this is.
-WORDS: Final = tuple(
-    f" {word}"
-    for word in (
-        "replayed text of no meaning measured pace only real timing without any model here every word counts as one"
-        " token and nothing more the words repeat in a fixed order so that two runs agree"
-    ).split()
-)
+_TEXT: Final = """replayed text of no meaning measured pace only real timing without any model here every word counts
+as one token and nothing more the words repeat in a fixed order so that two runs agree"""
+WORDS: Final = tuple(f" {word}" for word in _TEXT.split())
 _CHARACTERS_PER_TOKEN: Final = 4
 _DEFAULT_COMPLETION_TOKENS: Final = 16
 
@@ -179,9 +175,9 @@ def _max_tokens(content: dict[str, Any], prompt_tokens: int, limits: Limits, *, 
     if wanted is None or wanted > room:
         raise bad_request(
             f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested"
-            f" {wanted or 0} output tokens and your prompt contains at least {prompt_tokens} input tokens, for a total of"
-            f" at least {prompt_tokens + (wanted or 0)} tokens. Please reduce the length of the input prompt or the number"
-            " of requested output tokens.",
+            f" {wanted or 0} output tokens and your prompt contains at least {prompt_tokens} input tokens, for a"
+            f" total of at least {prompt_tokens + (wanted or 0)} tokens. Please reduce the length of the input"
+            " prompt or the number of requested output tokens.",
             parameter="input_tokens",
         )
     return wanted

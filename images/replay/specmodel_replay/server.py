@@ -1,8 +1,8 @@
 """The HTTP server: vLLM's routes over the engine, streaming included, and the life of the process around them.
 
-It listens only once the pretended loading is over, as vLLM does, and ends as vLLM does: on SIGTERM requests in flight have
-`--shutdown-timeout` seconds to finish while new ones are refused. It must not look like an engine: every response says
-`x-specmodel-engine: replay`.
+It listens only once the pretended loading is over, as vLLM does, and ends as vLLM does: on SIGTERM requests
+in flight have `--shutdown-timeout` seconds to finish while new ones are refused. It must not look like an
+engine: every response says `x-specmodel-engine: replay`.
 """
 
 from __future__ import annotations
@@ -274,13 +274,13 @@ class Server:
         if has_chunks:
             response.enable_chunked_encoding()
         await response.prepare(http)
-        started = asyncio.ensure_future(answer.started.wait())
-        await asyncio.wait({started, done}, return_when=asyncio.FIRST_COMPLETED)
+        started: asyncio.Task[bool] = asyncio.ensure_future(answer.started.wait())
+        await asyncio.wait([started, done], return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
         transport = http.transport
         if transport is not None and has_chunks:
-            # The first bytes carry the headers with them; later ones are written by the engine's tick itself, as a task
-            # switch for every token of every stream would cost several times the processor time.
+            # The first bytes carry the headers with them; later ones are written by the engine's tick itself,
+            # as a task switch for every token of every stream would cost several times the processor time.
             if pending := answer.open(transport):
                 await response.write(pending)
             is_complete = await done

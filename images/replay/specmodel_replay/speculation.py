@@ -1,7 +1,7 @@
 """The JSON of `--speculative-config`: what vLLM accepts, and how it refuses the rest.
 
-The rules are those that a cluster without GPUs can rehearse: keys, types, method, and what belongs together. What needs
-the drafter's files (vocabulary, heads) is not checked here, as no model is read.
+The rules are those that a cluster without GPUs can rehearse: keys, types, method, and what belongs together.
+What needs the drafter's files (vocabulary, heads) is not checked here, as no model is read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ _CHOICES: Final = {
 
 
 class ConfigError(Exception):
-    """The engine refuses its configuration; `str` is the message, `config` the part of the configuration it concerns."""
+    """The engine refuses its configuration; `str` is the message."""
 
     def __init__(self, config: str, problem: str, *, field: str | None = None) -> None:
         where = f"{field}\n  {problem}" if field else f"  Value error, {problem}"
         super().__init__(f"1 validation error for {config}\n{where}")
-        self.config = config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +72,6 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
             f"Input should be {', '.join(map(repr, METHODS))} [type=literal_error, input_value={method!r}]",
             field="method",
         )
-    for key, choices in _CHOICES.items():
-        if given.get(key) is not None and given[key] not in choices:
-            raise _invalid(
-                f"Input should be {', '.join(map(repr, choices))} [type=literal_error, input_value={given[key]!r}]",
-                field=key,
-            )
     model = given.get("model")
     if model is None and method not in _NEEDS_NO_MODEL and not (method or "").endswith("mtp"):
         raise _invalid("num_speculative_tokens was provided but without speculative model.")
@@ -86,9 +79,21 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
         raise _invalid(
             "A speculative model was provided, but `num_speculative_tokens` was not provided"
             if model is not None
-            else "num_speculative_tokens must be provided with speculative model unless the draft model config contains an"
-            " n_predict parameter."
+            else "num_speculative_tokens must be provided with speculative model unless the draft model config"
+            " contains an n_predict parameter."
         )
+    _check_together(given, tensor_parallel_size, max_model_len)
+    return Speculation(method=method or _guess(str(model)), tokens=tokens)
+
+
+def _check_together(given: Mapping[str, Any], tensor_parallel_size: int, max_model_len: int | None) -> None:
+    """Raise ConfigError for values that vLLM refuses beside each other or beside the target's."""
+    for key, choices in _CHOICES.items():
+        if given.get(key) is not None and given[key] not in choices:
+            raise _invalid(
+                f"Input should be {', '.join(map(repr, choices))} [type=literal_error, input_value={given[key]!r}]",
+                field=key,
+            )
     draft_size = given.get("draft_tensor_parallel_size")
     if draft_size is not None and draft_size not in {1, tensor_parallel_size}:
         raise _invalid(
@@ -107,7 +112,6 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
             "rejection_sample_method='synthetic' requires exactly one of synthetic_acceptance_rates or"
             " synthetic_acceptance_length."
         )
-    return Speculation(method=method or _guess(str(model)), tokens=tokens)
 
 
 def _guess(model: str) -> str:

@@ -1,13 +1,14 @@
 """The measured table: what is replayed, read from JSON and checked before anything is served.
 
-One file is one configuration (tensor parallel size, γ, weights) with its concurrency levels; `README.md` beside the code
-documents the format. Reading is the only input and output here: no clock, no randomness.
+One file is one configuration (tensor parallel size, γ, weights) with its concurrency levels; `README.md`
+beside the code documents the format. Reading is the only input and output here: no clock, no randomness.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +57,8 @@ class Level:
     """One cell of the table: what was measured with `concurrency` requests in flight.
 
     `acceptance` holds, per draft position, the fraction of drafts whose token at that position was accepted
-    (never rising along the positions, as a token counts only when all before it were accepted); empty without speculation.
+    (never rising along the positions, as a token counts only when all before it were accepted); empty without
+    speculation.
     """
 
     concurrency: int
@@ -143,7 +145,7 @@ class _Node:
 
     def milliseconds(self, key: str) -> float:
         value = self._get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:  # noqa: PLR2004 - 11 days
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e9:
             raise TableError(f"{self.where}: {key} must be a number of milliseconds above 0, not {value!r}")
         return float(value)
 
@@ -160,7 +162,7 @@ class _Node:
         for fraction in value:
             if not isinstance(fraction, int | float) or isinstance(fraction, bool) or not 0 <= fraction <= 1:
                 raise TableError(f"{self.where}: {key} holds {fraction!r}; write fractions from 0 to 1")
-        if any(later > earlier for earlier, later in zip(value, value[1:], strict=False)):
+        if any(later > earlier for earlier, later in pairwise(value)):
             raise TableError(
                 f"{self.where}: {key} rises; a token is accepted only when all before it were, so no fraction"
                 " may exceed the one before it"
@@ -170,7 +172,7 @@ class _Node:
     def has(self, key: str) -> bool:
         return isinstance(self.value, dict) and key in self.value
 
-    def _get(self, key: str) -> Any:  # noqa: ANN401 - JSON is untyped until checked
+    def _get(self, key: str) -> Any:
         if not isinstance(self.value, dict):
             raise TableError(f"{self.where}: expected a JSON object, found {type(self.value).__name__}")
         if key not in self.value:
