@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from specmodel.api.benchmark import Cell, CellRequest, StopRule
 from specmodel.api.wire import canonical_decimal
-from specmodel.bench.verdict import judge_cell
-from specmodel.domain.assessment import Verdict
+from specmodel.domain.assessment import Verdict, judge_cell
 from specmodel.domain.measurement import REQUESTS_PER_STREAM
 
 #: A cell by which it is known: concurrency and canonical temperature.
@@ -39,7 +38,7 @@ def first_size(cell: CellRequest) -> int:
 def extension(cell: CellRequest, measured: Cell, stop: StopRule) -> int:
     """Return how many requests more an undecided cell gets: as many again, within its maximum; 0 for a decided one."""
     sent = measured.completed + measured.failed
-    if stop.confidence_percent == 0 or judge_cell(measured, stop) is not Verdict.INCONCLUSIVE:
+    if stop.confidence_percent == 0 or judge_cell(measured, stop).verdict is not Verdict.INCONCLUSIVE:
         return 0
     return max(0, min(sent, cell.max_requests - sent))
 
@@ -48,7 +47,7 @@ def needless(cells: Sequence[CellRequest], done: Mapping[Key, Cell], stop: StopR
     """Return the cells that need no measuring, each with the lower level of its temperature that failed."""
     failed: dict[str, int] = {}
     for (concurrency, temperature), cell in done.items():
-        if judge_cell(cell, stop) in (Verdict.FAILED, Verdict.VIOLATES):
+        if judge_cell(cell, stop).verdict in (Verdict.FAILED, Verdict.VIOLATES):
             failed[temperature] = min(concurrency, failed.get(temperature, concurrency))
     keys = [key_of(cell) for cell in cells]
     return {

@@ -1,7 +1,6 @@
 """From the records of a cell's requests to the cell that is stored. Pure.
 
-Percentiles interpolate linearly between order statistics, as `vllm bench serve` (numpy) does. Stored times are whole
-microseconds.
+Percentiles are those of `domain.statistics`, as in `vllm bench serve`. Stored times are whole microseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from specmodel.api.benchmark import (
     Percentiles,
 )
 from specmodel.bench.load import RequestRecord
+from specmodel.domain.statistics import percentile
 
 ERRORS_SHOWN = 3
 _MICROSECONDS = 1e6
@@ -41,7 +41,7 @@ def cell_of(asked: CellRequest, measured: Measured) -> Cell:
     completed = [record for record in measured.records if not record.error]
     failed = len(measured.records) - len(completed)
     tokens = sum(record.output_tokens for record in completed)
-    seconds = max(measured.seconds, 1e-6)
+    seconds = max(measured.seconds, 0.001)
     return Cell(
         concurrency=asked.concurrency,
         temperature=asked.temperature,
@@ -71,14 +71,6 @@ def errors_of(records: Sequence[RequestRecord]) -> str:
 def _no_output(records: Sequence[RequestRecord]) -> CellFailure:
     message = f"none of {len(records)} requests was completed: {errors_of(records)}"
     return CellFailure(reason="NoOutput", message=message[:2048])
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the linearly interpolated percentile (0..100) of sorted, non-empty values."""
-    at = (len(ordered) - 1) * percent / 100
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
 def thinned(ordered: Sequence[int]) -> list[int]:
@@ -111,4 +103,4 @@ def _percentiles(seconds: list[float]) -> Percentiles | None:
 
 def _decimal(value: float) -> str:
     """Return a non-negative number as the wire's decimal string: six digits at most, no trailing zeros."""
-    return f"{min(value, 999_999_999):.4f}".rstrip("0").rstrip(".")
+    return f"{min(value, 999_999_999):.6f}".rstrip("0").rstrip(".")

@@ -37,6 +37,7 @@ from specmodel.bench.load import (
 from specmodel.bench.prompts import FilePrompts, PromptsError, SyntheticPrompts, cell_seed, read_prompts
 from specmodel.bench.run_status import ApiUnavailableError, Found, InvalidRunError, RunGoneError, RunStatus
 from specmodel.bench.target import ModelNotServedError, TargetServer, TargetUnreachableError
+from specmodel.domain.statistics import percentile
 
 #: Progress is written at cell boundaries, and between them at most this often.
 PROGRESS_SECONDS = 10.0
@@ -209,7 +210,7 @@ class _Job:
             )
             seen = sorted(record.e2e for record in warm if not record.error)
             if seen:
-                self.latencies.setdefault(course.key_of(asked), figures.percentile(seen, 50))
+                self.latencies.setdefault(course.key_of(asked), percentile(seen, 50))
         before = await self._counters()
         started_at = _stamp(datetime.now(UTC))
         records: list[RequestRecord] = []
