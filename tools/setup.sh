@@ -1,39 +1,48 @@
 #!/usr/bin/env bash
-# Makes .venv with everything pinned and the project itself in it. Idempotent: nothing happens while the pins are unchanged.
-# Needs Python 3.11 or newer; says what is missing and how to get it.
+# Makes .venv: everything pinned in requirements/dev.txt, each file checked against its hash, and the project itself,
+# editable. Nothing happens while the pins and the place are the same; a changed pin changes what is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-stamp=$(cat requirements/dev.txt pyproject.toml tools/setup.sh | sha256sum | cut -d' ' -f1)
-if [ -x .venv/bin/specmodel ] && [ "$(cat .venv/.stamp 2>/dev/null)" = "$stamp" ] && .venv/bin/python -c '' 2>/dev/null; then
-  exit 0
-fi
-
-fits() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
-find_python() {
-  local candidate
-  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11 python3.14 "$HOME"/.pyenv/versions/3.1[1-4]*/bin/python; do
-    if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && fits "$candidate"; then echo "$candidate"; return; fi
-  done
+venv=.venv
+stamp=$(cat requirements/dev.txt pyproject.toml tools/setup.sh | cksum)
+is_in_place() { # made here, and by the Python that is asked for, if one is
+  [ "$(sed -n 1p $venv/.made 2>/dev/null)" = "$PWD" ] && { [ -z "${PYTHON:-}" ] || [ "$(sed -n 2p $venv/.made)" = "$PYTHON" ]; }
 }
-python=$(find_python)
-if [ -z "$python" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  echo "setup: no Python 3.11 or newer with venv found; installing Debian's python3 and python3-venv"
-  apt-get update -qq && apt-get install -y -qq python3 python3-venv >/dev/null
-  python=$(find_python)
-fi
-if [ -z "$python" ]; then
-  echo "setup: Python 3.11 or newer with the venv module is needed and was not found." >&2
-  echo "       Install it (Debian, Ubuntu: apt-get install python3 python3-venv) or name one: make setup PYTHON=/path/to/python3" >&2
+is_current() {
+  is_in_place && [ "$(cat $venv/.stamp 2>/dev/null)" = "$stamp" ] && [ -x $venv/bin/specmodel ] && $venv/bin/python -c '' 2>/dev/null
+}
+if is_current; then exit 0; fi
+
+if [ -e $venv ] && [ ! -w $venv ]; then
+  echo "setup: $PWD/$venv belongs to $(stat -c %U $venv) and cannot be written by $(id -un): remove it, or run as its owner" >&2
   exit 1
 fi
+if command -v flock >/dev/null; then
+  exec 9<tools/setup.sh
+  flock -n 9 || { echo "setup: waiting for another set-up of $PWD/$venv"; flock -w 600 9; }
+  if is_current; then exit 0; fi
+fi
 
-echo "setup: creating .venv with $("$python" --version) ($python)"
-rm -rf .venv
-"$python" -m venv .venv
-uv=$(grep -A100 '^uv==' requirements/dev.txt | awk 'NR==1{print $1} NR>1 && !/^ /{exit}')
-.venv/bin/python -m pip install --quiet --disable-pip-version-check "$uv"
-.venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/dev.txt
-.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation --editable .
-echo "$stamp" > .venv/.stamp
-echo "setup: .venv/bin/specmodel is ready"
+rm -f $venv/.stamp
+if ! is_in_place || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
+  python=$(tools/find-python.sh)
+  echo "setup: creating $venv with $("$python" --version) ($python)"
+  "$python" -m venv --clear $venv
+  printf '%s\n' "$PWD" "${PYTHON:-}" >$venv/.made
+fi
+
+# uv installs in seconds what pip needs half a minute for; it comes by the same pins. Where it cannot reach the index
+# (uv does not read pip's configuration), pip does the same.
+pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+pins=$venv/.uv.txt
+awk '/^uv==/ { print; inside = 1; next } inside && /^[^ ]/ { exit } inside' requirements/dev.txt >$pins
+echo "setup: installing what requirements/dev.txt pins"
+pip install --require-hashes --no-deps -r $pins
+if ! $venv/bin/uv pip sync --quiet --python $venv/bin/python --require-hashes requirements/dev.txt; then
+  echo "setup: uv could not; using pip"
+  pip install --require-hashes --no-deps -r requirements/dev.txt
+fi
+pip install --no-deps --no-build-isolation --no-index --editable .
+echo "$stamp" >$venv/.stamp
+echo "setup: $venv/bin/specmodel is ready"
