@@ -118,7 +118,8 @@ class Elector:
         if self._renewed_at is None:
             return "the Lease was never acquired"
         while True:
-            await asyncio.sleep(self.settings.retry)
+            left = self._renewed_at + self.settings.renew_deadline - _time()
+            await asyncio.sleep(max(0.0, min(self.settings.retry, left)))
             left = self._renewed_at + self.settings.renew_deadline - _time()
             if left <= 0:
                 return (

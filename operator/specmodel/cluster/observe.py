@@ -14,6 +14,7 @@ from specmodel.api import labels
 from specmodel.api.model import SpeculativeModel
 from specmodel.cluster import reading
 from specmodel.cluster.client import ApiError, Client
+from specmodel.cluster.kinds import KINDS
 from specmodel.domain.observation import GpuSupply, Observation, PromptSource, Run
 from specmodel.domain.settings import Settings
 from specmodel.manifests.names import job_name
@@ -53,8 +54,9 @@ async def observe(client: Client, model: SpeculativeModel, settings: Settings) -
 
 
 async def list_kind(client: Client, kind: str, namespace: str, selector: str) -> list[dict[str, Any]]:
-    """Return the objects of one kind, each with its `kind` (which lists leave out). Raises `ApiError`."""
-    return [{**item, "kind": kind} for item in await client.list(kind, namespace, labels=selector)]
+    """Return the objects of one kind, each with its kind and version (which lists leave out). Raises `ApiError`."""
+    identity = {"apiVersion": KINDS[kind].api_version, "kind": kind}
+    return [{**identity, **item} for item in await client.list(kind, namespace, labels=selector)]
 
 
 async def observe_run(client: Client, value: Mapping[str, Any], settings: Settings) -> Run | None:
