@@ -177,18 +177,23 @@ def observed_milliseconds(  # noqa: PLR0911 — one return for each kind of sour
     between percentiles that the source states. None when nothing in the cell says it.
     """
     latency = _latency(cell, metric)
-    if latency is None:
-        return None
-    if latency.samples and (cell.failed or len(latency.samples) >= cell.completed):
-        values = [*(sample / 1000 for sample in latency.samples), *([math.inf] * cell.failed)]
+    samples = latency.samples if latency is not None else []
+    key = (cell.concurrency, canonical_decimal(cell.temperature), metric)
+    beside = {k.percentile: k.milliseconds for k in known if (k.concurrency, k.temperature, k.metric) == key}
+    if cell.failed == 0 and percent in beside:
+        return beside[percent], beside[percent]
+    if samples and (cell.failed or len(samples) >= cell.completed):
+        values = [*(sample / 1000 for sample in samples), *([math.inf] * cell.failed)]
         value = percentile(values, percent)
         return value, value
-    stated = _stated(cell, metric, latency, known)
+    stated = {**_stated(latency), **beside}
     if cell.failed == 0 and percent in stated:
         return stated[percent], stated[percent]
-    if latency.samples:
-        value = percentile([sample / 1000 for sample in latency.samples], percent)
+    if samples:
+        value = percentile([sample / 1000 for sample in samples], percent)
         return value, value
+    if not stated:
+        return None
     if cell.failed == 0:
         return None
     rank = percent * (cell.completed + cell.failed - 1) / 100
@@ -255,18 +260,17 @@ def _latency(cell: Cell, metric: Metric) -> Latency | None:
     return {Metric.E2E_LATENCY: cell.e2e_latency, Metric.TTFT: cell.ttft, Metric.TPOT: cell.tpot}[metric]
 
 
-def _stated(cell: Cell, metric: Metric, latency: Latency, known: Iterable[KnownPercentile]) -> dict[int, float]:
-    """Return the percentiles that the source states for a cell, in milliseconds."""
-    own = {
+def _stated(latency: Latency | None) -> dict[int, float]:
+    """Return the percentiles that a latency states, in milliseconds."""
+    if latency is None:
+        return {}
+    stated = {
         50: latency.p50_microseconds,
         90: latency.p90_microseconds,
         95: latency.p95_microseconds,
         99: latency.p99_microseconds,
     }
-    stated = {percent: value / 1000 for percent, value in own.items() if value is not None}
-    key = (cell.concurrency, canonical_decimal(cell.temperature), metric)
-    stated |= {k.percentile: k.milliseconds for k in known if (k.concurrency, k.temperature, k.metric) == key}
-    return stated
+    return {percent: value / 1000 for percent, value in stated.items() if value is not None}
 
 
 def _contradiction(cell: Cell, output_tokens: int | None) -> str:

@@ -118,7 +118,7 @@ def within_sla(  # noqa: PLR0911 — one return for each verdict
             reason = one.reason if one.miss is None else "LimitExceeded"
             message = f"{shape} violates: {one.message}{replayed}."
             if decision.nearest_miss is not None and decision.nearest_miss != one.miss:
-                message += f" Nearest miss of all: {decision.nearest_miss}."
+                message += f" Nearest miss: {_nearest_in_words(decision)}."
             return Finding(type=kind, status=ConditionStatus.FALSE, reason=reason, message=message)
         case Verdict.FAILED:
             message = f"{shape} failed: {one.message}"
@@ -154,6 +154,11 @@ def _candidate_status(one: Assessment) -> CandidateStatus:
         engine=one.engine,
         runs=list(one.runs[:RUNS_MAXIMUM]),
     )
+
+
+def _nearest_in_words(decision: Decision) -> str:
+    who = next((str(one.candidate.shape) for one in decision.assessments if one.miss == decision.nearest_miss), "")
+    return f"{who}, {decision.nearest_miss}"
 
 
 def _replayed(decision: Decision) -> str:

@@ -1,0 +1,1 @@
+"""The command line: `specmodel COMMAND`. Reads files and prints; decides nothing itself."""
