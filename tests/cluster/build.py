@@ -121,10 +121,12 @@ def _build_group(go: Path, group: Group, progress: _Progress) -> None:
         _put(Path(found.strip()) / path, folder / name)
     for each in _missing_programs(group):
         progress.step(each.name)
-        _compile(go, each.package, each.variables, module, folder / each.name, environment, progress)
+        command = _command(go, each.package, each.variables, folder / each.name)
+        _compile(command, module, folder / each.name, environment, progress)
     if _pause_missing(group):
         progress.step(PAUSE)
-        _compile(go, ".", (), paths.HERE / "pause", folder / PAUSE, environment, progress)
+        command = _command(go, ".", (), folder / PAUSE)
+        _compile(command, paths.HERE / "pause", folder / PAUSE, environment, progress)
 
 
 def _resolve(go: Path, group: Group, module: Path, environment: Mapping[str, str], progress: _Progress) -> None:
@@ -139,7 +141,8 @@ def _resolve(go: Path, group: Group, module: Path, environment: Mapping[str, str
         (work / "go.mod").write_text(head, encoding="utf-8")
         main = f"k8s.io/kubernetes@v{group.kubernetes}"
         told = json.loads(_run([go, "mod", "download", "-json", main], work, environment, RESOLVE_SECONDS, progress))
-        staging = re.findall(r"(k8s\.io/[a-z-]+) v0\.0\.0$", Path(told["GoMod"]).read_text(encoding="utf-8"), re.M)
+        own = Path(told["GoMod"]).read_text(encoding="utf-8")
+        staging = re.findall(r"(k8s\.io/[a-z-]+) v0\.0\.0$", own, re.MULTILINE)
         libraries = f"v0.{group.kubernetes.removeprefix('1.')}"
         lines = [f"require k8s.io/kubernetes v{group.kubernetes}"]
         lines += [f"require {each}" for each in group.requires]
@@ -152,20 +155,20 @@ def _resolve(go: Path, group: Group, module: Path, environment: Mapping[str, str
         work.rename(module)
 
 
-def _compile(  # noqa: PLR0913 - each is a different kind of thing, and there is one caller
-    go: Path,
-    package: str,
-    variables: tuple[str, ...],
-    module: Path,
-    target: Path,
-    environment: Mapping[str, str],
-    progress: _Progress,
-) -> None:
-    new = target.with_name(f".new-{target.name}")
+def _new(target: Path) -> Path:
+    return target.with_name(f".new-{target.name}")
+
+
+def _command(go: Path, package: str, variables: tuple[str, ...], target: Path) -> list[str | Path]:
     flags = " ".join(["-s", "-w", *(f"-X {each}" for each in variables)])
-    command = [go, "build", "-trimpath", "-ldflags", flags, "-o", new, package]
+    return [go, "build", "-trimpath", "-ldflags", flags, "-o", _new(target), package]
+
+
+def _compile(
+    command: list[str | Path], module: Path, target: Path, environment: Mapping[str, str], progress: _Progress
+) -> None:
     _run(command, module, environment, BUILD_SECONDS, progress)
-    new.replace(target)
+    _new(target).replace(target)
 
 
 def _run(
@@ -205,9 +208,8 @@ def _told(command: list[str | Path]) -> str:
 
 
 def _put(source: Path, target: Path) -> None:
-    new = target.with_name(f".new-{target.name}")
-    shutil.copyfile(source, new)
-    new.replace(target)
+    shutil.copyfile(source, _new(target))
+    _new(target).replace(target)
 
 
 def _check_space() -> None:

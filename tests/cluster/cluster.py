@@ -13,11 +13,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+# Run as a file, its own folder is on the path: the repository's root is meant, so that no module here can hide another.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests.cluster import build, clients, gpus, host, images, node, prepare, state, versions
-from tests.cluster.faults import ClusterError, say
-from tests.cluster.paths import NODE, Paths, default_name
+from tests.cluster import build, clients, gpus, host, images, node, prepare, state, versions  # noqa: E402
+from tests.cluster.faults import ClusterError, say  # noqa: E402
+from tests.cluster.paths import NODE, Paths, default_name  # noqa: E402
 
 DEFAULT_GPUS = 4
 NOT_UP = 3
@@ -39,16 +40,17 @@ def parser() -> argparse.ArgumentParser:
 
     def release(added: argparse.ArgumentParser) -> None:
         known = ", ".join(versions.MINORS.values())
-        added.add_argument("--kubernetes", metavar="VERSION", help=f"{known} or a minor of these (default: $K8S, else 1.37)")
+        text = f"{known}, or a minor of these (default: $K8S, else {versions.DEFAULT_MINOR})"
+        added.add_argument("--kubernetes", metavar="VERSION", help=text)
 
     command("prepare", "install the distribution's packages that are missing")
     release(command("build", "build the programs of a cluster into the cache"))
     up = command("up", "bring the cluster up and print its kubeconfig")
     release(up)
-    up.add_argument("--gpus", type=int, default=DEFAULT_GPUS, help="H100 SXM that the node offers (default: %(default)s)")
+    up.add_argument("--gpus", type=int, default=DEFAULT_GPUS, help="H100s of the node (default: %(default)s)")
     command("down", "take the cluster down and leave nothing behind")
     command("status", f"say how the cluster is; exit {NOT_UP} when it is not up")
-    command("env", "print the shell's settings for using the cluster: eval \"$(… env)\"")
+    command("env", 'print the shell\'s settings for using the cluster: eval "$(… env)"')
     image = command("image", "build images/NAME (and the base image) and load it into the cluster when it is up")
     image.add_argument("names", nargs="+", metavar="NAME", help="folder in images/, or `base`")
     load = command("load-image", "load image archives (docker save, OCI) into the cluster")
@@ -58,14 +60,17 @@ def parser() -> argparse.ArgumentParser:
     cards.add_argument("count", type=int)
     fake = command("fake-node", "add or remove a node that only the scheduler believes in")
     fake.add_argument("node_name", metavar="NODE")
-    fake.add_argument("--product", default=gpus.SXM, help=f"one of {', '.join(sorted(gpus.PRODUCTS))} (default: %(default)s)")
+    products = ", ".join(sorted(gpus.PRODUCTS))
+    fake.add_argument("--product", default=gpus.SXM, help=f"one of {products} (default: %(default)s)")
     fake.add_argument("--gpus", type=int, default=DEFAULT_GPUS, help="cards in the node (default: %(default)s)")
     fake.add_argument("--sharing", choices=["time-slicing"], help="each card is offered --replicas times")
     fake.add_argument("--replicas", type=int, default=4, help="with --sharing (default: %(default)s)")
     fake.add_argument("--mig", action="store_true", help=f"each card is cut into seven {gpus.MIG_PROFILE}")
     fake.add_argument("--remove", action="store_true", help="remove the node")
-    for name, text in (("kubectl", "kubectl on the cluster"), ("ctr", "ctr on the node's containerd"), ("helm", "helm")):
-        command(name, f"{text}; all that follows is its own").add_argument("rest", nargs=argparse.REMAINDER)
+    for name in ("kubectl", "helm", "ctr"):
+        command(name, f"{name} on this cluster; all that follows is its own").add_argument(
+            "rest", nargs=argparse.REMAINDER
+        )
     return top
 
 
@@ -82,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-def _do(asked: argparse.Namespace, paths: Paths) -> int:  # noqa: C901, PLR0912 - one case per command
+def _do(asked: argparse.Namespace, paths: Paths) -> int:  # noqa: C901 - one case per command
     match asked.command:
         case "prepare":
             prepare.require_root()
@@ -167,7 +172,7 @@ def _become(paths: Paths, program: str, rest: list[str]) -> None:
         "ctr": clients.ctr_command(paths),
         "helm": [str(build.program("helm", chosen.kubernetes)), "--kubeconfig", str(paths.kubeconfig)],
     }[program]
-    os.execv(words[0], [*words, *rest])
+    os.execv(words[0], [*words, *rest])  # noqa: S606 - no shell is wanted
 
 
 if __name__ == "__main__":

@@ -144,7 +144,10 @@ _AUDIT_POLICY = {
 
 
 def _containerd(paths: Paths, snapshotter: str) -> str:
-    """Return containerd's configuration. `restrict_oom_score_adj`: else every sandbox fails where scores cannot fall."""
+    """Return containerd's configuration.
+
+    `restrict_oom_score_adj`: without it every sandbox fails where a process may not lower its OOM score.
+    """
     return f"""\
 version = 3
 root = "{paths.data}/containerd"
@@ -207,7 +210,7 @@ def _kubelet(paths: Paths, state: State) -> dict[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": "0.0.0.0",  # noqa: S104 - of the node's own network namespace
+        "address": "0.0.0.0",
         "authentication": {
             "anonymous": {"enabled": False},
             "webhook": {"enabled": True},

@@ -27,10 +27,10 @@ def say(text: str) -> None:
 
 def duration(seconds: float) -> str:
     """Return a duration as a person says it: `4.2s`, `37s`, `3m40s`."""
-    if seconds < 10:  # noqa: PLR2004 - below ten seconds a tenth matters
+    if seconds < 10:
         return f"{seconds:.1f}s"
     whole = round(seconds)
-    if whole < 60:  # noqa: PLR2004 - seconds in a minute
+    if whole < 60:
         return f"{whole}s"
     return f"{whole // 60}m{whole % 60:02d}s"
 

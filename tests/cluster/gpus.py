@@ -136,6 +136,8 @@ def add_fake_node(paths: Paths, name: str, node: Offer) -> None:
                 **labels(node),
             },
         },
+        # As on many a GPU node: what does not tolerate GPUs (it would never run) stays away.
+        "spec": {"taints": [{"key": RESOURCE, "value": "present", "effect": "NoSchedule"}]},
         "status": {"capacity": resources, "allocatable": resources, "phase": "Running"},
     }
     clients.kubectl(paths, "apply", "--filename=-", stdin=json.dumps(manifest))

@@ -94,11 +94,8 @@ def owners(paths: Paths) -> list[int]:
     The process table cannot be stale, as a file with a process id in it can.
     """
     plan = str(paths.plan).encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _is_owner(int(entry.name), plan):
-            found.append(int(entry.name))
-    return sorted(found)
+    everyone = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return sorted(pid for pid in everyone if _is_owner(pid, plan))
 
 
 def _is_owner(pid: int, plan: bytes) -> bool:

@@ -78,10 +78,10 @@ def load(cluster: Paths, image: Path) -> None:
     """Load an archive into the cluster, unless it was loaded before."""
     if not image.exists():
         raise ClusterError(f"{image} is not there")
-    about = image.stat()
-    key = f"{about.st_size}-{about.st_ino}-{about.st_mtime_ns if image.parent != paths.images_cache() else image.name}"
-    loaded: dict[str, str] = json.loads(cluster.loaded.read_text()) if cluster.loaded.exists() else {}
-    name = re.sub(r"-[0-9a-f]{12}$", "", image.stem) if image.parent == paths.images_cache() else str(image)
+    of_ours = image.parent == paths.images_cache()
+    name = re.sub(r"-[0-9a-f]{12}$", "", image.stem) if of_ours else str(image.resolve())
+    key = image.name if of_ours else f"{image.stat().st_size} {image.stat().st_mtime_ns}"
+    loaded: dict[str, str] = json.loads(cluster.loaded.read_text("utf-8")) if cluster.loaded.exists() else {}
     if loaded.get(name) == key:
         return
     started = time.monotonic()
@@ -206,7 +206,7 @@ def _pip_settings() -> str:
 
 
 def _buildah(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run buildah on our own store, in a mount namespace of its own: what it mounts goes when it ends, however it ends."""
+    """Run buildah on our own store, in a mount namespace of its own: what it mounts goes when it ends."""
     store = paths.images_cache() / "buildah"
     driver = _driver(store)
     with tempfile.TemporaryDirectory() as run:
@@ -248,8 +248,7 @@ def _alone() -> Iterator[None]:
 
 def _forget_old(name: str) -> None:
     """Remove all but the archives used last."""
-    kept = [each for each in paths.images_cache().glob(f"{name}-*.tar") if re.fullmatch(rf"{name}-[0-9a-f]{{12}}", each.stem)]
-    for old in sorted(kept, key=lambda each: each.stat().st_mtime, reverse=True)[KEPT:]:
+    pattern = re.compile(rf"{re.escape(name)}-[0-9a-f]{{12}}")
+    archives = [each for each in paths.images_cache().glob("*.tar") if pattern.fullmatch(each.stem)]
+    for old in sorted(archives, key=lambda each: each.stat().st_mtime, reverse=True)[KEPT:]:
         old.unlink()
-
-

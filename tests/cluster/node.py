@@ -7,7 +7,6 @@ first, and `down` needs nothing but the cluster's name.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.cluster import archive, build, clients, components, gpus, host, pki, prepare, state
-from tests.cluster.faults import ClusterError, duration, say, wait_for
+from tests.cluster.faults import ClusterError, duration, say, tail, wait_for
 from tests.cluster.paths import DATA_ROOT, HERE, NODE, RUN_ROOT, Paths
 from tests.cluster.state import State
 
@@ -41,8 +40,8 @@ def up(paths: Paths, *, release: str, gpu_count: int) -> None:
         build.build(release)
         started = time.monotonic()
         _bring_up(paths, State(kubernetes=release, slot=host.free_slot().slot), gpu_count)
-        say(f"cluster {paths.name!r} (Kubernetes {release}, {gpu_count} GPUs) is up after "
-            f"{duration(time.monotonic() - started)}")  # fmt: skip
+        took = duration(time.monotonic() - started)
+        say(f"cluster {paths.name!r} (Kubernetes {release}, {gpu_count} GPUs) is up after {took}")
 
 
 def down(paths: Paths) -> None:
@@ -130,10 +129,10 @@ def _start_supervisor(paths: Paths) -> int:
         )  # fmt: skip
 
     def inner() -> int | None:
-        ours = os.readlink("/proc/self/ns/net")
+        """Return the first process of the PID namespace: the child of `unshare`."""
         for pid in host.owners(paths):
             with suppress(OSError):
-                if os.readlink(f"/proc/{pid}/ns/net") != ours and Path(f"/proc/{pid}/comm").read_text() != "unshare\n":
+                if Path(f"/proc/{pid}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
                     return pid
         return None
 
@@ -146,9 +145,7 @@ def _load_sandbox_image(paths: Paths, chosen: State) -> None:
     with tempfile.TemporaryDirectory(dir=paths.data) as scratch:
         layer, target = Path(scratch) / "layer.tar", Path(scratch) / "pause.tar"
         archive.write_layer({"pause": build.program(build.PAUSE, chosen.kubernetes)}, layer)
-        archive.write(
-            archive.Image(reference=components.SANDBOX_IMAGE, layer=layer, entrypoint=("/pause",)), target
-        )
+        archive.write(archive.Image(reference=components.SANDBOX_IMAGE, layer=layer, entrypoint=("/pause",)), target)
 
         def imported() -> bool:
             done = clients.try_command([*clients.ctr_command(paths), "images", "import", str(target)])
@@ -162,7 +159,7 @@ def _wait_ready(paths: Paths, chosen: State) -> None:
 
     def alive() -> None:
         if not host.owners(paths):
-            raise ClusterError("\n".join(["the node's processes ended while it started", *map(_ends, logs)]))
+            raise ClusterError("\n".join(["the node's processes ended while it started", *map(tail, logs)]))
 
     def has_dns() -> bool:
         alive()
@@ -180,12 +177,6 @@ def _wait_ready(paths: Paths, chosen: State) -> None:
     wait_for("the API server", has_dns, seconds=READY_SECONDS, logs=logs)
     wait_for("a Ready node", is_ready, seconds=READY_SECONDS, logs=logs)
     wait_for("the default account", has_account, seconds=READY_SECONDS, logs=[paths.log("controller-manager")])
-
-
-def _ends(log: Path) -> str:
-    from tests.cluster.faults import tail
-
-    return tail(log)
 
 
 def _is_ready(node: dict[str, object]) -> bool:
@@ -220,6 +211,10 @@ def _remove(folder: Path) -> None:
 def _snapshotter(paths: Paths) -> str:
     """Return how containers' file systems are made: overlays cannot be laid on an overlay."""
     done = subprocess.run(
-        ["stat", "--file-system", "--format=%T", str(paths.data)], capture_output=True, text=True, check=True, timeout=30
+        ["stat", "--file-system", "--format=%T", str(paths.data)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     return "native" if done.stdout.strip() == "overlayfs" else "overlayfs"

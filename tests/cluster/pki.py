@@ -19,6 +19,14 @@ from tests.cluster.state import State
 
 DAYS = 365
 SECONDS = 30
+EXTENSIONS = """\
+basicConstraints=critical,CA:FALSE
+keyUsage=critical,digitalSignature,keyEncipherment
+extendedKeyUsage=serverAuth,clientAuth
+subjectKeyIdentifier=hash
+authorityKeyIdentifier=keyid
+"""
+"""What strict clients ask for; Python's are strict from 3.13 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,10 @@ def make(paths: Paths, state: State) -> None:
         _Subject("node", f"/O=system:nodes/CN=system:node:{NODE}", f"DNS:{NODE},IP:{addresses.node}"),
     )
     pki = paths.pki
-    _openssl(pki, "req", "-x509", *_new_key("ca"), "-days", str(DAYS), "-subj", f"/CN={paths.name}-ca", "-out", "ca.crt")
+    _openssl(
+        pki, "req", "-x509", *_new_key("ca"), "-days", str(DAYS), "-subj", f"/CN={paths.name}-ca", "-out", "ca.crt",
+        "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+    )  # fmt: skip
     for subject in subjects:
         _sign(pki, subject)
     _openssl(pki, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "service-accounts.key")
@@ -62,7 +73,7 @@ def _sign(pki: Path, subject: _Subject) -> None:
     _openssl(pki, "req", *_new_key(name), "-subj", subject.distinguished_name, "-out", f"{name}.csr")
     with tempfile.NamedTemporaryFile("w", dir=pki) as extensions:
         names = subject.names or f"DNS:{name}"
-        extensions.write(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
+        extensions.write(f"subjectAltName={names}\n{EXTENSIONS}")
         extensions.flush()
         _openssl(
             pki, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",

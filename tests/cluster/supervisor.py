@@ -37,7 +37,7 @@ def run(*command: str) -> None:
 
 
 def hide_from_the_machine(plan: dict[str, Any]) -> None:
-    """Give the node /run, /var/lib and /var/log of its own, in which only its own two folders and its programs are seen.
+    """Give the node /run, /var/lib and /var/log of its own, in which only its two folders and its programs are seen.
 
     Whatever a component writes to a place that it was not told stays in `private`, and goes with it.
     """
