@@ -11,8 +11,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from specmodel.api.conditions import REASONS, RUN_REASONS, ConditionType, RunConditionType
 from specmodel.crd.definition import MODEL_COLUMNS, SIZE_MAXIMUM_BYTES, model_definition, run_definition
 from specmodel.crd.main import drift, generated_files, main
+from specmodel.crd.pages import chart_values
 from specmodel.crd.schema import UnsupportedSchemaError, structural_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +100,7 @@ def test_columns_fit_into_120_characters_without_the_wide_ones() -> None:
 
 
 def test_generated_files_are_in_the_repository_as_generated() -> None:
-    assert drift(ROOT, generated_files()) == []
+    assert drift(ROOT, generated_files(ROOT)) == []
 
 
 def test_generating_twice_writes_nothing_the_second_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,3 +143,26 @@ class _Number(BaseModel):
 def test_a_type_that_no_structural_schema_can_say_is_refused(wire_type: type[BaseModel]) -> None:
     with pytest.raises(UnsupportedSchemaError):
         structural_schema(wire_type, with_defaults=True)
+
+
+def test_every_condition_and_reason_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "conditions.md").read_text(encoding="utf-8")
+    assert [name for name in (*REASONS, *RUN_REASONS) if f"| `{name}` |" not in page] == []
+    assert [kind for kind in (*ConditionType, *RunConditionType) if f"| `{kind.value}` |" not in page] == []
+
+
+def test_every_value_of_the_chart_is_documented() -> None:
+    text = (ROOT / "charts" / "specmodel" / "values.yaml").read_text(encoding="utf-8")
+    documented = {value.path for value in chart_values(text)}
+
+    def undocumented(values: dict[str, Any], path: str = "") -> Iterator[str]:
+        for key, value in values.items():
+            own = f"{path}{key}"
+            if own in documented:
+                continue
+            if isinstance(value, dict) and value:
+                yield from undocumented(value, f"{own}.")
+            else:
+                yield own
+
+    assert list(undocumented(yaml.safe_load(text))) == []

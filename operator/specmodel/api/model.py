@@ -289,7 +289,7 @@ class EnvVar(RuledWire):
 
 
 class Resources(Wire):
-    """CPU and memory of the engine's container beside its GPUs. Absent: sized by GPUs per replica (docs)."""
+    """CPU and memory of the engine's container beside its GPUs. Absent: 4 CPUs + 2 a GPU, 24 GiB + 8 GiB a GPU + /dev/shm."""
 
     cpu: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?m?$", max_length=16)] | None = Field(
         default=None, description='CPUs, for example "8" or "500m".'
@@ -485,69 +485,79 @@ class SpeculativeModelSpec(Wire):
 class ServingStatus(StatusWire):
     """What the stable Service selects."""
 
-    revision: str = ""
-    candidate: str = ""
-    gpus_per_replica: int
-    speculative_tokens: int
-    weights: str
-    replicas: int
-    ready_replicas: int = 0
-    capacity: int | None = None
-    requests_per_second: DecimalString | None = None
-    p99_milliseconds: int | None = None
-    acceptance_rate_percent: int | None = None
-    cost_per_million_tokens: DecimalString | None = None
-    engine: str = ""
-    engine_image: str = ""
-    endpoint: str = ""
-    since: Timestamp | None = None
+    revision: str = Field(default="", description="Names the Deployment: <model>-<revision>.")
+    candidate: str = Field(default="", description="Digest of the candidate; its measurements are kept under it.")
+    gpus_per_replica: int = Field(description="Tensor parallel size.")
+    speculative_tokens: int = Field(description="Tokens drafted per step; 0 without a drafter.")
+    weights: str = Field(description="None, FP8 or Checkpoint.")
+    replicas: int = Field(description="Replicas wanted.")
+    ready_replicas: int = Field(default=0, description="Replicas that are Ready.")
+    capacity: int | None = Field(default=None, description="Requests in flight per replica within the SLA.")
+    requests_per_second: DecimalString | None = Field(default=None, description="Of one replica at capacity.")
+    p99_milliseconds: int | None = Field(default=None, description="P99 of the end-to-end latency at capacity.")
+    acceptance_rate_percent: int | None = Field(default=None, description="Accepted of drafted tokens, measured.")
+    cost_per_million_tokens: DecimalString | None = Field(
+        default=None, description="Of output tokens at capacity, in the currency of gpuHourPrice, else in GPU-hours."
+    )
+    engine: str = Field(default="", description="vllm, or replay: then the figures are no GPU's of this cluster.")
+    engine_image: str = Field(default="", description="Image of the engine.")
+    endpoint: str = Field(default="", description="URL of the stable Service.")
+    since: Timestamp | None = Field(default=None, description="When traffic moved here.")
 
 
 class CandidateStatus(StatusWire):
     """One candidate, its verdict and the figures behind it."""
 
-    candidate: str
-    gpus_per_replica: int
-    speculative_tokens: int
-    weights: str
-    verdict: str
-    reason: str
-    message: str = ""
-    capacity: int | None = None
-    requests_per_second: DecimalString | None = None
-    p50_milliseconds: int | None = None
-    p99_milliseconds: int | None = None
-    acceptance_rate_percent: int | None = None
-    mean_acceptance_length: DecimalString | None = None
-    replicas_needed: int | None = None
-    gpus_needed: int | None = None
-    cost_per_million_tokens: DecimalString | None = None
-    engine: str = ""
-    runs: list[str] = Field(default_factory=list, max_length=16)
+    candidate: str = Field(description="Digest of the candidate.")
+    gpus_per_replica: int = Field(description="Tensor parallel size.")
+    speculative_tokens: int = Field(description="Tokens drafted per step; 0 is the reference without a drafter.")
+    weights: str = Field(description="None, FP8 or Checkpoint.")
+    verdict: str = Field(description="Eligible, Inconclusive, Unmeasured, Violates or Failed.")
+    reason: str = Field(description="Why, as one word; see docs/conditions.md.")
+    message: str = Field(default="", description="Why, with the numbers.")
+    capacity: int | None = Field(default=None, description="Requests in flight per replica within the SLA.")
+    requests_per_second: DecimalString | None = Field(default=None, description="Of one replica at capacity.")
+    p50_milliseconds: int | None = Field(default=None, description="Median end-to-end latency at capacity.")
+    p99_milliseconds: int | None = Field(default=None, description="P99 of the end-to-end latency at capacity.")
+    acceptance_rate_percent: int | None = Field(default=None, description="Accepted of drafted tokens, measured.")
+    mean_acceptance_length: DecimalString | None = Field(
+        default=None, description="Tokens per step, the engine's included."
+    )
+    replicas_needed: int | None = Field(default=None, description="Replicas that the demand needs.")
+    gpus_needed: int | None = Field(default=None, description="GPUs that the demand needs.")
+    cost_per_million_tokens: DecimalString | None = Field(
+        default=None, description="Of output tokens at capacity, in the currency of gpuHourPrice, else in GPU-hours."
+    )
+    engine: str = Field(default="", description="vllm, or replay: then the figures are no GPU's of this cluster.")
+    runs: list[str] = Field(default_factory=list, max_length=16, description="The BenchmarkRuns that were judged.")
 
 
 class DecisionStatus(StatusWire):
     """What was decided, in one sentence with the numbers that decided it."""
 
-    reason: str
-    message: str
-    candidate: str = ""
-    runner_up: str = ""
-    time: Timestamp | None = None
+    reason: str = Field(description="Why, as one word; see docs/conditions.md.")
+    message: str = Field(description="Why, with the numbers.")
+    candidate: str = Field(default="", description="Digest of what should serve.")
+    runner_up: str = Field(default="", description="What came second, and why it lost.")
+    time: Timestamp | None = Field(default=None, description="When it was first decided so.")
 
 
 class SpeculativeModelStatus(StatusWire):
     """What the operator answers."""
 
-    observed_generation: int | None = None
-    phase: str = ""
+    observed_generation: int | None = Field(default=None, description="The generation that the status speaks of.")
+    phase: str = Field(default="", description="A summary for people; nothing depends on it.")
     conditions: list[Condition] = Field(default_factory=list, max_length=16)
     serving: ServingStatus | None = None
-    candidates: list[CandidateStatus] = Field(default_factory=list, max_length=64)
+    candidates: list[CandidateStatus] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Every candidate: fewest GPUs first, then weights, then tokens.",
+    )
     decision: DecisionStatus | None = None
-    replicas: int | None = None
-    ready_replicas: int | None = None
-    selector: str = ""
+    replicas: int | None = Field(default=None, description="Replicas that exist; read by autoscalers.")
+    ready_replicas: int | None = Field(default=None, description="Replicas that are Ready.")
+    selector: str = Field(default="", description="Label selector of the serving pods; read by autoscalers.")
 
 
 #: Children are named `<name>-<10 hex digits>` with pod suffixes, and the Service `<name>` must begin with a letter:
