@@ -63,13 +63,13 @@ def test_generated_files_say_so_in_their_first_lines() -> None:
 
 
 def test_links_between_documents_resolve() -> None:
-    broken = []
-    for path in tracked():
-        if path.suffix != ".md":
-            continue
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text_of(path)):
-            if "://" not in target and not (path.parent / target).exists():
-                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path in tracked()
+        if path.suffix == ".md"
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text_of(path))
+        if "://" not in target and not (path.parent / target).exists()
+    ]
     assert broken == []
 
 
