@@ -1,4 +1,4 @@
-"""The chart: what it renders, which values it refuses, and that the operator gets the rights that it uses, no others."""
+"""The chart: what it renders, which values it refuses, and that the operator gets the rights it uses and no others."""
 
 from __future__ import annotations
 

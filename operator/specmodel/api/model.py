@@ -289,7 +289,7 @@ class EnvVar(RuledWire):
 
 
 class Resources(Wire):
-    """CPU and memory of the engine's container beside its GPUs. Absent: 4 CPUs + 2 a GPU, 24 GiB + 8 GiB a GPU + /dev/shm."""
+    """CPU and memory beside the GPUs. Absent: 4 CPUs + 2 a GPU, 24 GiB + 8 GiB a GPU + /dev/shm."""
 
     cpu: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?m?$", max_length=16)] | None = Field(
         default=None, description='CPUs, for example "8" or "500m".'
