@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from specmodel.api.benchmark import BenchmarkRunStatus
+from specmodel.api.conditions import RUN_REASONS
 from specmodel.bench.job import run_job
 from specmodel.bench.load import open_session
 from specmodel.bench.run_status import ApiAddress, ApiUnavailableError, RunGoneError, RunStatus, open_api_session
@@ -50,6 +51,7 @@ async def carry_out(run: RunServer, engine: EngineServer, tmp_path: Path, prompt
             )
     assert run.refused == [], "the Job asked for what its role does not allow"
     assert run.status["progress"]["outcome"] == outcome.name
+    assert outcome.name in {"Complete", *RUN_REASONS}
     return outcome.name
 
 

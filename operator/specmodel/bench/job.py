@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib.metadata
 import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import aiohttp
 
+from specmodel import __version__
 from specmodel.api.benchmark import AcceptanceCounters, BenchmarkRunSpec, Cell, CellRequest, Provenance, RunProgress
 from specmodel.api.wire import canonical_decimal
 from specmodel.bench import counters, course, figures
@@ -170,7 +170,7 @@ class _Job:
             engine_version=identity.version,
             replay_table=identity.replay_table,
             load_generator=LOAD_GENERATOR,
-            instrument_version=_own_version(),
+            instrument_version=__version__,
             model=self.spec.target.model,
             started_at=_stamp(self.started),
         )
@@ -389,10 +389,3 @@ def _figures(cell: Cell) -> str:
 
 def _stamp(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("specmodel")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
