@@ -46,6 +46,8 @@ def first_difference(
     desired = {key: value for key, value in manifest.items() if key not in _IDENTITY}
     metadata = {k: v for k, v in manifest.get("metadata", {}).items() if k not in _METADATA_IDENTITY}
     desired["metadata"] = metadata
+    if not metadata:
+        del desired["metadata"]
     found = _value_difference(desired, live, "")
     if found is not None:
         return found
