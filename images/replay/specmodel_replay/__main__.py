@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _serve(rest: Sequence[str]) -> int:
+    # Until the server has its own handlers; as process 1 of a container, SIGTERM would otherwise be ignored.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(asctime)s [replay] %(message)s", stream=sys.stderr)
     parsed = flags.parser().read(rest)
     try:
@@ -56,15 +59,17 @@ def _serve(rest: Sequence[str]) -> int:
         measured = table.load(Path(source)) if source else table.load()
         settings = arguments.read(parsed)
         configuration = arguments.configuration(settings, measured)
+        if wanted_faults.is_speculation_inactive:
+            plain = replace(settings, shape=replace(settings.shape, speculative_tokens=0))
+            configuration = arguments.configuration(plain, measured)
     except ConfigError as error:
-        sys.stderr.write(faults.traceback_like(f"pydantic_core._pydantic_core.ValidationError: {error}"))
+        sys.stderr.write(
+            faults.traceback_like(f"pydantic_core._pydantic_core.ValidationError: {error}", is_engine_core=False)
+        )
         return 1
     except (arguments.UnsupportedError, faults.FaultError, table.TableError, ValueError) as error:
         sys.stderr.write(f"specmodel_replay: error: {error}\n")
         return 1
-    if wanted_faults.is_speculation_inactive:
-        plain = replace(settings.shape, speculative_tokens=0)
-        configuration = measured.configurations.get(plain, configuration)
     _LOG.info(
         "REPLAY ENGINE: no model is run; timings are replayed from table %r, configuration %r; answers are made up.",
         measured.name,

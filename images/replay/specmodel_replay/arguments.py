@@ -74,6 +74,8 @@ def read(flags: Namespace) -> Settings:
     size = _positive("ParallelConfig", "tensor_parallel_size", flags.tensor_parallel_size, 1)
     max_model_len = _max_model_len(flags.max_model_len, config)
     speculative = _speculation(flags, size, max_model_len)
+    if speculative is not None and speculative.method != "eagle3":
+        notices.append(f"method {speculative.method}: the default table was measured with an EAGLE3-shaped drafter")
     weights = _weights(flags, model, config, notices)
     kv_cache_dtype = flags.kv_cache_dtype or "auto"
     if kv_cache_dtype != "auto":

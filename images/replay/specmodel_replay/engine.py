@@ -88,6 +88,7 @@ class Engine:
         self._pace = Pace(configuration)
         self._cycles = {level.concurrency: Cycle(level, seed) for level in configuration.levels}
         self._acceptance = Acceptance()
+        self._is_drafting = configuration.shape.speculative_tokens > 0
         self._max_running = max_running
         self._metrics = metrics
         self._running: list[Job] = []
@@ -249,7 +250,7 @@ class Engine:
             job.next_step += 1
             taken = min(produced, job.wanted.tokens - job.emitted)
             job.emitted += taken
-            self._metrics.step(taken, produced - 1)
+            self._metrics.step(taken, produced - 1 if self._is_drafting else None)
             job.sink.emit(taken)
         if job.next_step == steps:
             return None

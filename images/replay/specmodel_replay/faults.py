@@ -76,10 +76,10 @@ def _number(item: str, value: str, *, least: float, most: float) -> float:
     return number
 
 
-def traceback_like(last_line: str) -> str:
-    """Return text shaped like the end of a dying engine's log."""
-    return (
-        "(EngineCore pid=1) ERROR [core.py] EngineCore failed to start.\n"
+def traceback_like(last_line: str, *, is_engine_core: bool = True) -> str:
+    """Return text shaped like the end of a dying server's log; the core dies apart from the server before it."""
+    core = "(EngineCore pid=2) ERROR [core.py] EngineCore failed to start.\n" if is_engine_core else ""
+    return core + (
         "(APIServer pid=1) Traceback (most recent call last):\n"
         '(APIServer pid=1)   File "/usr/local/bin/vllm", line 10, in <module>\n'
         "(APIServer pid=1)     sys.exit(main())\n"

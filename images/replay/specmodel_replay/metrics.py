@@ -132,13 +132,13 @@ class Metrics:
         for _ in range(steps):
             self._inter_token.observe(latency / steps)
 
-    def step(self, tokens: int, accepted: int) -> None:
-        """Note one step of one request: the tokens it brought, and how many of its draft were accepted.
+    def step(self, tokens: int, accepted: int | None) -> None:
+        """Note one step of one request: its tokens, and how many of its draft were accepted (None: no draft).
 
         As in vLLM a step whose tokens were not all wanted any more still counts its whole draft as accepted.
         """
         self._generated.inc(tokens)
-        if not self._speculative_tokens:
+        if accepted is None or not self._speculative_tokens:
             return
         self._drafts.inc()
         self._draft_tokens.inc(self._speculative_tokens)

@@ -50,7 +50,7 @@ class Speculation:
     tokens: int
 
 
-def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len: int | None) -> Speculation:
+def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len: int) -> Speculation:
     """Return the speculation asked for; raises ConfigError where vLLM would refuse to start."""
     given = {key.replace("-", "_"): value for key, value in config.items()}
     if "tensor_parallel_size" in given:
@@ -86,7 +86,7 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
     return Speculation(method=method or _guess(str(model)), tokens=tokens)
 
 
-def _check_together(given: Mapping[str, Any], tensor_parallel_size: int, max_model_len: int | None) -> None:
+def _check_together(given: Mapping[str, Any], tensor_parallel_size: int, max_model_len: int) -> None:
     """Raise ConfigError for values that vLLM refuses beside each other or beside the target's."""
     for key, choices in _CHOICES.items():
         if given.get(key) is not None and given[key] not in choices:
@@ -95,13 +95,13 @@ def _check_together(given: Mapping[str, Any], tensor_parallel_size: int, max_mod
                 field=key,
             )
     draft_size = given.get("draft_tensor_parallel_size")
-    if draft_size is not None and draft_size not in {1, tensor_parallel_size}:
+    if draft_size is not None and draft_size not in (1, tensor_parallel_size):
         raise _invalid(
             f"speculative_draft_tensor_parallel_size={draft_size} cannot be other value than 1 or target model"
             " tensor_parallel_size"
         )
     draft_length = given.get("max_model_len")
-    if draft_length is not None and max_model_len is not None and draft_length > max_model_len:
+    if isinstance(draft_length, int) and draft_length > max_model_len:
         raise _invalid(
             f"speculative_max_model_len: {draft_length} cannot be larger than target_max_model_len: {max_model_len}"
         )

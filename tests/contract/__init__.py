@@ -1,0 +1,1 @@
+"""Tests of what one program promises another over a wire."""
