@@ -29,7 +29,6 @@ from specmodel.domain.candidate import Shape, enumerate_candidates
 from specmodel.domain.decision import Decision, decide_model
 from specmodel.domain.engine import resolve_engine
 from specmodel.domain.invalid import InvalidModelError
-from specmodel.domain.measurement import Measurement
 from specmodel.domain.settings import Settings
 from specmodel.reconcile.summary import (
     benchmarked,
@@ -93,9 +92,7 @@ def _decide(model: SpeculativeModel, folder: Path) -> tuple[Decision, Results]:
     settings = Settings()
     candidates = enumerate_candidates(model, resolve_engine(model, None, settings), settings)
     results = read_results(folder, model, candidates)
-    # Nothing more can be measured here: a candidate without a result holds up no decision.
-    nothing = {one.digest: Measurement(candidate=one.digest, cells=(), is_final=True) for one in candidates}
-    return decide_model(model, candidates, {**nothing, **results.measurements}, None), results
+    return decide_model(model, candidates, results.measurements, None), results
 
 
 def _status(model: SpeculativeModel, decision: Decision, results: Results) -> SpeculativeModelStatus:
@@ -130,6 +127,9 @@ def _rendered(status: SpeculativeModelStatus, output: str) -> str:
     shown: dict[str, Any] = {
         key: wire[key] for key in ("serving", "candidates", "decision", "conditions") if key in wire
     }
+    # What only a cluster knows is left out.
+    if isinstance(serving := shown.get("serving"), dict):
+        shown["serving"] = {key: value for key, value in serving.items() if value != "" and key != "readyReplicas"}
     if output == "json":
         return json.dumps(shown, indent=2, ensure_ascii=False)
     if output == "yaml":

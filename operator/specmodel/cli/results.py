@@ -202,7 +202,9 @@ def _match(found: _Found, folder: Path, model: SpeculativeModel, candidates: Seq
         )
     times = [one.time for one in found.raw]
     times += [cell.finished_at or "" for _, run in found.runs for cell in run.status.cells]
-    return Results(measurements=measurements, notes=tuple(notes), time=max(times, default=""))
+    # Nothing more can be measured here: a candidate without a result holds up no decision.
+    nothing = {one.digest: Measurement(candidate=one.digest, cells=(), is_final=True) for one in candidates}
+    return Results(measurements={**nothing, **measurements}, notes=tuple(notes), time=max(times, default=""))
 
 
 def _shapes(found: _Found) -> set[Shape]:

@@ -22,7 +22,7 @@ from specmodel.api.model import SpeculativeModelSpec
 from specmodel.api.wire import canonical_decimal
 from specmodel.domain.candidate import Candidate
 from specmodel.domain.measurement import CANDIDATE_FAULTS, REQUESTS_PER_STREAM, KnownPercentile, Measurement
-from specmodel.domain.statistics import lower_bound, percentile, upper_bound
+from specmodel.domain.statistics import at_rank, lower_bound, upper_bound
 
 #: A metric as people read it.
 METRIC_WORDS = {Metric.E2E_LATENCY: "E2E latency", Metric.TTFT: "TTFT", Metric.TPOT: "TPOT"}
@@ -168,7 +168,7 @@ def judge_cell(
     return undecided or Judgement(verdict=Verdict.ELIGIBLE, reason="Passed")
 
 
-def observed_milliseconds(  # noqa: PLR0911 — one return for each kind of source
+def observed_milliseconds(
     cell: Cell, metric: Metric, percent: int, known: Iterable[KnownPercentile] = ()
 ) -> tuple[float, float] | None:
     """Return bounds (lowest, highest) on the sample percentile over completed and failed requests, in milliseconds.
@@ -182,23 +182,18 @@ def observed_milliseconds(  # noqa: PLR0911 — one return for each kind of sour
     beside = {k.percentile: k.milliseconds for k in known if (k.concurrency, k.temperature, k.metric) == key}
     if cell.failed == 0 and percent in beside:
         return beside[percent], beside[percent]
-    if samples and (cell.failed or len(samples) >= cell.completed):
-        values = [*(sample / 1000 for sample in samples), *([math.inf] * cell.failed)]
-        value = percentile(values, percent)
-        return value, value
     stated = {**_stated(latency), **beside}
-    if cell.failed == 0 and percent in stated:
+    if cell.failed == 0 and percent in stated and len(samples) < cell.completed:
         return stated[percent], stated[percent]
-    if samples:
-        value = percentile([sample / 1000 for sample in samples], percent)
-        return value, value
-    if not stated:
-        return None
-    if cell.failed == 0:
-        return None
     rank = percent * (cell.completed + cell.failed - 1) / 100
     if rank > cell.completed - 1:
         return math.inf, math.inf
+    if samples:
+        is_whole = len(samples) == cell.completed
+        value = at_rank(samples, rank if is_whole else rank * (len(samples) - 1) / max(1, cell.completed - 1)) / 1000
+        return value, value
+    if not stated or (cell.failed == 0 and percent not in stated):
+        return None
     shifted = 100 * rank / max(1, cell.completed - 1)
     below = max((p for p in stated if p <= shifted), default=None)
     above = min((p for p in stated if p >= shifted), default=None)
@@ -233,8 +228,10 @@ def _judge_limit(  # noqa: PLR0911 — one return for each end
     if not samples:
         text = f"{words} is there without the samples that {confidence} % confidence needs"
         return Judgement(verdict=Verdict.INCONCLUSIVE, reason="SamplesMissing", message=_at(cell, text))
-    exceeding = cell.failed + sum(sample > limit.max_milliseconds * 1000 for sample in samples)
-    total = cell.failed + len(samples)
+    # Of a cell whose samples were thinned, failed requests are thinned alike.
+    failed = math.ceil(cell.failed * len(samples) / cell.completed)
+    exceeding = failed + sum(sample > limit.max_milliseconds * 1000 for sample in samples)
+    total = failed + len(samples)
     allowed = (100 - limit.percentile) / 100
     if upper_bound(exceeding, total, confidence / 100) <= allowed:
         return Judgement(verdict=Verdict.ELIGIBLE, reason="Passed")

@@ -18,7 +18,11 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     The definition of numpy's default, which `vllm bench serve` uses: rank = percent / 100 x (n - 1). An infinite value
     (a request that never ended) makes every percentile that touches it infinite.
     """
-    rank = percent * (len(ordered) - 1) / 100
+    return at_rank(ordered, percent * (len(ordered) - 1) / 100)
+
+
+def at_rank(ordered: Sequence[float], rank: float) -> float:
+    """Return the value at a rank from 0 to n - 1, interpolated linearly between its neighbours."""
     low = math.floor(rank)
     part = rank - low
     if part == 0:
