@@ -53,28 +53,33 @@ def main() -> int:
     parser.add_argument(
         "--requests", help="requests a cell as a multiple of concurrency, e.g. 10 (default: as the table)"
     )
-    parser.add_argument("--output", type=Path, default=RESULTS / "fidelity.json")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for one file per configuration")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    started = dt.datetime.now(tz=dt.UTC)
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = arguments.tokenizer or make_tokenizer(Path(scratch) / "tokenizer")
         for name in arguments.configurations:
             table = json.loads((TABLES / f"{name}.json").read_text(encoding="utf-8"))
-            levels = [level for level in table["levels"] if level["concurrency"] in arguments.levels]
+            known = conditions(arguments)
             with server(table) as (port, pid):
                 client = Client(vllm=arguments.vllm, port=port, tokenizer=tokenizer, scratch=Path(scratch))
-                for level in levels:
-                    requests = (
-                        int(arguments.requests) * level["concurrency"] if arguments.requests else level["requests"]
-                    )
-                    rows.append(cell(client, table, level, requests, pid))
-    document = {"conditions": conditions(arguments, started), "boundPercent": BOUND_PERCENT, "cells": rows}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+                cells = [
+                    cell(client, table, level, requests(arguments, level), pid)
+                    for level in table["levels"]
+                    if level["concurrency"] in arguments.levels
+                ]
+            document = {"conditions": known, "boundPercent": BOUND_PERCENT, "cells": cells}
+            arguments.output.mkdir(parents=True, exist_ok=True)
+            (arguments.output / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            rows += cells
     outside = [row for row in rows if not row["isWithinBound"]]
     print(f"{len(rows) - len(outside)} of {len(rows)} cells within {BOUND_PERCENT} % for {', '.join(BOUNDED)}")
     return 1 if outside else 0
+
+
+def requests(arguments: argparse.Namespace, level: dict[str, Any]) -> int:
+    """Return how many requests a cell gets."""
+    return int(arguments.requests) * level["concurrency"] if arguments.requests else level["requests"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +111,11 @@ class Client:
         return result
 
 
-def cell(client: Client, table: dict[str, Any], level: dict[str, Any], requests: int, pid: int) -> dict[str, Any]:
+def cell(client: Client, table: dict[str, Any], level: dict[str, Any], count: int, pid: int) -> dict[str, Any]:
     """Return what one run of the client shows, as ratios to the table."""
     before = processor_seconds(pid)
     concurrency = level["concurrency"]
-    result = client.run(table, concurrency, requests)
+    result = client.run(table, concurrency, count)
     ratios = {}
     for shown, (key, percentile, theirs) in COMPARED.items():
         measured = level[key][percentile] if percentile else level[key]
@@ -118,7 +123,7 @@ def cell(client: Client, table: dict[str, Any], level: dict[str, Any], requests:
     row: dict[str, Any] = {
         "configuration": table["name"],
         "concurrency": concurrency,
-        "requests": requests,
+        "requests": count,
         "failed": result["failed"],
         "ratioToTable": ratios,
         "generatedTokensPerRequest": result["total_output_tokens"] / result["completed"],
@@ -200,15 +205,16 @@ def memory_megabytes(pid: int) -> float:
     raise ValueError(f"process {pid} has no VmRSS")
 
 
-def conditions(arguments: argparse.Namespace, started: dt.datetime) -> dict[str, Any]:
+def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what a reader must know to judge the figures."""
     version = subprocess.run([arguments.vllm, "--version"], capture_output=True, text=True, timeout=120, check=False)
     return {
-        "started": started.isoformat(timespec="seconds"),
+        "started": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
         "client": f"vllm bench serve, vLLM {(version.stdout.split() or ['unknown'])[-1]}",
         "load": "random, 1024 tokens in, 256 out, ignore-eos, temperature 0, closed loop",
         "requestsPerCell": f"{arguments.requests} x concurrency" if arguments.requests else "as in the table",
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, shared by client and server",
+        "loadAverageBefore": os.getloadavg()[0],
         "python": platform.python_version(),
     }
 
