@@ -101,6 +101,7 @@ class ScriptedCluster:
     _serial: int = 0
     _has_rung: bool = True
     _had_endpoint: bool = False
+    _seen: dict[tuple[str, str], object] = field(default_factory=dict)
     _random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -289,7 +290,6 @@ class ScriptedCluster:
     def tick(self) -> bool:
         """Let a second pass; return whether anything changed that would wake the operator."""
         self.now += timedelta(seconds=1)
-        before = self._fingerprint()
         self._endpoints()
         self._collect()
         self._deploy()
@@ -298,12 +298,10 @@ class ScriptedCluster:
         self._run_jobs()
         self.check()
         self._count_outage()
-        has_rung = self._has_rung or before != self._fingerprint()
-        self._has_rung = False
+        seen = {key: _mark(value) for key, value in self.objects.items()}
+        has_rung = self._has_rung or seen != self._seen
+        self._has_rung, self._seen = False, seen
         return has_rung
-
-    def _fingerprint(self) -> str:
-        return repr(sorted((key, value) for key, value in self.objects.items()))
 
     def _collect(self) -> None:
         """Remove what is gone: pods after their grace, Deployments and Jobs after their pods, children of the model."""
@@ -595,6 +593,14 @@ class ScriptedCluster:
         if self._had_endpoint and not has_endpoint:
             self.outage_seconds += 1
         self._had_endpoint = self._had_endpoint or has_endpoint
+
+
+def _mark(value: Wire) -> object:
+    """Return what a watcher would be told of when it changes; the cells of a run count by their number."""
+    status = value.get("status", {})
+    told = {key: len(item) if key == "cells" else item for key, item in status.items()}
+    spec = value.get("spec", {})
+    return repr((told, spec.get("replicas"), spec.get("nodeName"), value["metadata"], value.get("endpoints")))
 
 
 def _least_useful(pod: Wire) -> tuple[bool, str]:

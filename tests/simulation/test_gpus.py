@@ -1,0 +1,92 @@
+"""GPUs are few, unknown, come and go: nothing is dropped, nothing is stuck in silence, nothing exceeds the budget."""
+
+from __future__ import annotations
+
+from specmodel.api.conditions import ConditionStatus, ConditionType
+from tests.support.rehearsal import Rehearsal, in_any_order, model_of, rehearse, within
+
+
+def waits(rehearsal: Rehearsal, reason: str = "WaitingForGPUs") -> bool:
+    found = rehearsal.condition(ConditionType.PROGRESSING)
+    return found is not None and found.status is ConditionStatus.FALSE and found.reason == reason
+
+
+@in_any_order
+def test_a_challenger_without_gpus_waits_in_words_and_goes_on_by_itself(seed: int | None) -> Rehearsal:
+    spec = {"hardware": {"gpusPerReplica": [1]}}
+    rehearsal = rehearse(model_of(spec), seed=seed, nodes={"node-a": 2})
+    rehearsal.run()
+    before = rehearsal.cluster.servers()
+    rehearsal.cluster.edit(model_of(within(1000)))
+    rehearsal.run()
+    assert waits(rehearsal), rehearsal.text()
+    message = rehearsal.condition(ConditionType.PROGRESSING).message
+    assert "wants 2 GPUs" in message
+    assert "1 matching GPUs free" in message
+    assert set(before) <= set(rehearsal.cluster.servers())
+    assert len(rehearsal.cluster.endpoints("agent")) == 1
+    rehearsal.cluster.nodes["node-b"] = 2
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    assert rehearsal.serving() == (2, 3, "None")
+    assert rehearsal.cluster.outage_seconds == 0
+    return rehearsal
+
+
+@in_any_order
+def test_candidates_that_fit_no_node_hold_up_no_decision(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, nodes={"node-a": 1, "node-b": 1})
+    rehearsal.run()
+    assert rehearsal.serving() == (1, 3, "None")
+    assert waits(rehearsal)
+    assert len(rehearsal.cluster.endpoints("agent")) == 1
+    rehearsal.cluster.nodes["node-c"] = 2
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    assert rehearsal.cluster.outage_seconds == 0
+    return rehearsal
+
+
+@in_any_order
+def test_without_any_gpu_the_first_candidate_waits_and_names_the_products_seen(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, product="NVIDIA-H200")
+    rehearsal.run()
+    assert waits(rehearsal, "NoMatchingGPU")
+    assert "NVIDIA-H200" in rehearsal.condition(ConditionType.PROGRESSING).message
+    rehearsal.cluster.product = "NVIDIA-H100-80GB-HBM3"
+    rehearsal.run()
+    assert rehearsal.is_ready()
+    return rehearsal
+
+
+@in_any_order
+def test_gpus_of_others_are_counted(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, foreign={"node-a": 3})
+    rehearsal.run()
+    assert rehearsal.serving() == (1, 3, "None")
+    rehearsal.cluster.foreign.clear()
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    return rehearsal
+
+
+@in_any_order
+def test_an_operator_that_may_not_read_nodes_gets_there_too(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, may_read_nodes=False)
+    rehearsal.run()
+    assert rehearsal.is_ready()
+    assert rehearsal.serving() == (1, 3, "None")
+    return rehearsal
+
+
+@in_any_order
+def test_a_node_that_vanishes_takes_a_replica_and_it_comes_back_elsewhere(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, nodes={"node-a": 4})
+    rehearsal.run()
+    rehearsal.cluster.nodes["node-b"] = 4
+    del rehearsal.cluster.nodes["node-a"]
+    for pod in rehearsal.cluster.pods():
+        rehearsal.cluster.kill_pod(pod["metadata"]["name"])
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    return rehearsal
