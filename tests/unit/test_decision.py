@@ -33,7 +33,7 @@ from tests.support.measured import (
     shape_of,
 )
 
-BOTH = {"quantization": {"weights": ["None", "FP8"]}}
+BOTH: dict[str, Any] = {"quantization": {"weights": ["None", "FP8"]}}
 
 
 def at_12(percent: int = 100) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def test_a_challenger_must_be_better_by_the_gain(
 
 def test_the_best_incumbent_is_explained_as_it_was_when_it_was_chosen() -> None:
     model = model_of(limit(500))
-    rates = {"g1d0": (100.0, 10.0), "g1d3": (90.0, 20.0)}
+    rates: dict[str, Any] = {"g1d0": (100.0, 10.0), "g1d3": (90.0, 20.0)}
     first = choose(model, **rates)
     again = choose(model, first.serve, **rates)
     assert again == first
@@ -465,7 +465,9 @@ def incumbent_of(model: SpeculativeModel, which: object, assessments: Sequence[A
         return None
     if isinstance(which, int):
         return assessments[which]
-    changes = {"drafter_uri": "hf://a/old"} if which == "old drafter" else {"engine_image": "vllm/vllm-openai:v0.24.0"}
+    changes: dict[str, Any] = (
+        {"drafter_uri": "hf://a/old"} if which == "old drafter" else {"engine_image": "vllm/vllm-openai:v0.24.0"}
+    )
     candidate = old(model, **changes)
     return assess(candidate, everywhere(candidate, 100, 10, (1, 4, 8), n=50), model.spec)
 
@@ -479,7 +481,7 @@ def test_every_field_ends_in_the_same_sound_decision_whatever_its_order(
     incumbent = incumbent_of(model, which, assessments)
     decision = decide(model.spec, assessments, incumbent)
     shuffled = list(assessments)
-    random.Random(seed).shuffle(shuffled)  # noqa: S311 — a shuffle, no secret
+    random.Random(seed).shuffle(shuffled)
     assert decide(model.spec, shuffled, incumbent) == decision
 
     assert decision.reason in REASONS
