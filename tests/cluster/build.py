@@ -21,64 +21,71 @@ from pathlib import Path
 
 from tests.cluster import golang, paths
 from tests.cluster.faults import ClusterError, duration, say, tail
-from tests.cluster.versions import TOOLS, Group, Program, kubernetes
+from tests.cluster.versions import BUILD_FLAGS, KIND, LINKER_FLAGS, TOOLS, Group, Program, kubernetes
 
 RESOLVE_SECONDS = 900
 BUILD_SECONDS = 2400
 """Deadlines of one step. The longest step seen was six minutes, on two cores with empty caches."""
 REPORT_SECONDS = 30
 SPACE_NEEDED_GB = 12
-PAUSE = "pause"
+PAUSE = Program(name="pause", package=".")
+"""The first process of every pod's sandbox: our own, in `pause/`."""
+
+
+def folder_of(group: Group) -> Path:
+    """Return where the programs of a group lie."""
+    return paths.programs_cache() / group.key
 
 
 def folders(release: str) -> tuple[Path, Path]:
-    """Return the folders of the programs: those of a Kubernetes release, and the tools."""
-    return paths.programs_cache() / kubernetes(release).key, paths.programs_cache() / TOOLS.key
+    """Return the folders of what the node runs: the programs of a Kubernetes release, and the tools."""
+    return folder_of(kubernetes(release)), folder_of(TOOLS)
+
+
+def has(name: str, release: str) -> bool:
+    """Whether a program is built."""
+    return any((folder / name).exists() for folder in (*folders(release), folder_of(KIND)))
 
 
 def program(name: str, release: str) -> Path:
     """Return the path of a built program. Raises ClusterError when it is not built."""
-    for folder in folders(release):
+    for folder in (*folders(release), folder_of(KIND)):
         if (folder / name).exists():
             return folder / name
     raise ClusterError(f"{name} is not built: run `python3 tests/cluster/cluster.py build` first")
 
 
-def is_built(release: str) -> bool:
-    """Whether nothing is left to build for a release."""
-    return not any(_missing(group) for group in (kubernetes(release), TOOLS))
-
-
-def build(release: str) -> None:
-    """Build what is missing for a Kubernetes release."""
-    if is_built(release):
+def build(release: str, only: frozenset[str] | None = None) -> None:
+    """Build what is missing for a Kubernetes release: all that the local cluster runs, or `only` these programs."""
+    if not _wanted(release, only):
         return
     paths.programs_cache().mkdir(parents=True, exist_ok=True)
     with _alone():
-        groups = [group for group in (kubernetes(release), TOOLS) if _missing(group)]
-        if not groups:
+        wanted = _wanted(release, only)
+        if not wanted:
             return
         _check_space()
         go = golang.find()
-        progress = _Progress(sum(len(_missing_programs(group)) for group in groups) + sum(map(_pause_missing, groups)))
-        for group in groups:
-            _build_group(go, group, progress)
+        progress = _Progress(sum(len(programs) for _, programs in wanted))
+        for group, programs in wanted:
+            _build_group(go, group, programs, progress)
         progress.finish()
 
 
-def _missing_programs(group: Group) -> list[Program]:
-    folder = paths.programs_cache() / group.key
-    return [each for each in group.programs if not (folder / each.name).exists()]
-
-
-def _pause_missing(group: Group) -> bool:
-    return group is TOOLS and not (paths.programs_cache() / group.key / PAUSE).exists()
-
-
-def _missing(group: Group) -> bool:
-    folder = paths.programs_cache() / group.key
-    files_missing = any(not (folder / name).exists() for name, _, _ in group.files)
-    return bool(_missing_programs(group)) or files_missing or _pause_missing(group)
+def _wanted(release: str, only: frozenset[str] | None) -> list[tuple[Group, list[Program]]]:
+    """Return what is missing, by group. The sandbox's program and the groups' files come with the whole cluster."""
+    groups = (kubernetes(release), TOOLS) if only is None else (kubernetes(release), TOOLS, KIND)
+    found = []
+    for group in groups:
+        folder = folder_of(group)
+        programs = [*group.programs, *([PAUSE] if group is TOOLS else [])]
+        missing = [
+            each for each in programs if (only is None or each.name in only) and not (folder / each.name).exists()
+        ]
+        files_missing = only is None and any(not (folder / name).exists() for name, _, _ in group.files)
+        if missing or files_missing:
+            found.append((group, missing))
+    return found
 
 
 class _Progress:
@@ -100,8 +107,8 @@ class _Progress:
         say(f"  built in {duration(time.monotonic() - self._started)}; kept in {paths.programs_cache()}")
 
 
-def _build_group(go: Path, group: Group, progress: _Progress) -> None:
-    folder = paths.programs_cache() / group.key
+def _build_group(go: Path, group: Group, programs: list[Program], progress: _Progress) -> None:
+    folder = folder_of(group)
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(".new-*"):
         leftover.unlink()
@@ -109,7 +116,7 @@ def _build_group(go: Path, group: Group, progress: _Progress) -> None:
         **os.environ,
         "CGO_ENABLED": "0",
         "GOTOOLCHAIN": "local",
-        "GOFLAGS": "-buildvcs=false",
+        "GOFLAGS": "",
         "GOWORK": "off",
     }
     module = folder / "module"
@@ -119,14 +126,11 @@ def _build_group(go: Path, group: Group, progress: _Progress) -> None:
     for name, source, path in group.files:
         found = _run([go, "list", "-m", "-f", "{{.Dir}}", source], module, environment, RESOLVE_SECONDS, progress)
         _put(Path(found.strip()) / path, folder / name)
-    for each in _missing_programs(group):
+    for each in programs:
         progress.step(each.name)
         command = _command(go, each.package, each.variables, folder / each.name)
-        _compile(command, module, folder / each.name, environment, progress)
-    if _pause_missing(group):
-        progress.step(PAUSE)
-        command = _command(go, ".", (), folder / PAUSE)
-        _compile(command, paths.HERE / "pause", folder / PAUSE, environment, progress)
+        own = paths.HERE / each.name if each is PAUSE else module
+        _compile(command, own, folder / each.name, environment, progress)
 
 
 def _resolve(go: Path, group: Group, module: Path, environment: Mapping[str, str], progress: _Progress) -> None:
@@ -139,14 +143,17 @@ def _resolve(go: Path, group: Group, module: Path, environment: Mapping[str, str
         work.mkdir()
         head = "module specmodel.dev/cluster\n\ngo 1.26.0\n\n"
         (work / "go.mod").write_text(head, encoding="utf-8")
-        main = f"k8s.io/kubernetes@v{group.kubernetes}"
-        told = json.loads(_run([go, "mod", "download", "-json", main], work, environment, RESOLVE_SECONDS, progress))
-        own = Path(told["GoMod"]).read_text(encoding="utf-8")
-        staging = re.findall(r"(k8s\.io/[a-z-]+) v0\.0\.0$", own, re.MULTILINE)
-        libraries = f"v0.{group.kubernetes.removeprefix('1.')}"
-        lines = [f"require k8s.io/kubernetes v{group.kubernetes}"]
-        lines += [f"require {each}" for each in group.requires]
-        lines += [f"replace {each} => {each} {libraries}" for each in sorted(set(staging))]
+        lines = [f"require {each}" for each in group.requires]
+        if group.kubernetes:
+            main = f"k8s.io/kubernetes@v{group.kubernetes}"
+            told = json.loads(
+                _run([go, "mod", "download", "-json", main], work, environment, RESOLVE_SECONDS, progress)
+            )
+            own = Path(told["GoMod"]).read_text(encoding="utf-8")
+            staging = re.findall(r"(k8s\.io/[a-z-]+) v0\.0\.0$", own, re.MULTILINE)
+            libraries = f"v0.{group.kubernetes.removeprefix('1.')}"
+            lines += [f"require k8s.io/kubernetes v{group.kubernetes}"]
+            lines += [f"replace {each} => {each} {libraries}" for each in sorted(set(staging))]
         (work / "go.mod").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
         imports = "".join(f'import _ "{each.package}"\n' for each in group.programs)
         (work / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}", encoding="utf-8")
@@ -160,8 +167,8 @@ def _new(target: Path) -> Path:
 
 
 def _command(go: Path, package: str, variables: tuple[str, ...], target: Path) -> list[str | Path]:
-    flags = " ".join(["-s", "-w", *(f"-X {each}" for each in variables)])
-    return [go, "build", "-trimpath", "-ldflags", flags, "-o", _new(target), package]
+    flags = " ".join([*LINKER_FLAGS, *(f"-X {each}" for each in variables)])
+    return [go, "build", *BUILD_FLAGS, "-ldflags", flags, "-o", _new(target), package]
 
 
 def _compile(

@@ -5,49 +5,49 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tests.cluster import build, state
+from tests.cluster import build
 from tests.cluster.faults import ClusterError
-from tests.cluster.paths import Paths
+from tests.cluster.paths import NODE, Paths
 
 SECONDS = 60
 
 
-def kubectl_command(paths: Paths) -> list[str]:
-    """Return the words that call kubectl as the administrator of a cluster."""
-    chosen = state.read(paths)
-    release = chosen.kubernetes if chosen else ""
-    return [str(build.program("kubectl", release)), "--kubeconfig", str(paths.kubeconfig)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a cluster is talked to: the words that call its kubectl, and the node that has the GPUs."""
+
+    kubectl: tuple[str, ...]
+    node: str
+    kubelet_log: Path | None
 
 
-def ctr_command(paths: Paths) -> list[str]:
-    """Return the words that call ctr on a cluster's containerd, where Kubernetes keeps its images."""
-    chosen = state.read(paths)
-    release = chosen.kubernetes if chosen else ""
+def access(paths: Paths, release: str) -> Access:
+    """Return how the local cluster is talked to, as its administrator."""
+    words = (str(build.program("kubectl", release)), "--kubeconfig", str(paths.kubeconfig))
+    return Access(kubectl=words, node=NODE, kubelet_log=paths.log("kubelet"))
+
+
+def ctr_command(paths: Paths, release: str) -> list[str]:
+    """Return the words that call ctr on the local cluster's containerd, where Kubernetes keeps its images."""
     return [str(build.program("ctr", release)), "--address", str(paths.socket), "--namespace", "k8s.io"]
 
 
-def kubectl(paths: Paths, *arguments: str, stdin: str | None = None, seconds: float = SECONDS) -> str:
+def kubectl(cluster: Access, *arguments: str, stdin: str | None = None, seconds: float = SECONDS) -> str:
     """Return what kubectl wrote. Raises ClusterError with its complaint when it fails."""
-    done = try_command([*kubectl_command(paths), *arguments], stdin=stdin, seconds=seconds)
+    done = try_command([*cluster.kubectl, *arguments], stdin=stdin, seconds=seconds)
     if done.returncode != 0:
         raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
 
 
-def find(paths: Paths, *what: str) -> dict[str, Any] | None:
+def find(cluster: Access, *what: str) -> dict[str, Any] | None:
     """Return an object, or None when it is not there or nobody answers yet."""
-    done = try_command([*kubectl_command(paths), "get", *what, "--output=json", "--request-timeout=5s"])
+    done = try_command([*cluster.kubectl, "get", *what, "--output=json", "--request-timeout=5s"])
     return json.loads(done.stdout) if done.returncode == 0 else None
-
-
-def ctr(paths: Paths, *arguments: str, seconds: float = SECONDS) -> str:
-    """Return what ctr wrote. Raises ClusterError with its complaint when it fails."""
-    done = try_command([*ctr_command(paths), *arguments], seconds=seconds)
-    if done.returncode != 0:
-        raise ClusterError(f"ctr {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def try_command(

@@ -16,7 +16,8 @@ from pathlib import Path
 # Run as a file, its own folder is on the path: the repository's root is meant, so that no module here can hide another.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from tests.cluster import build, clients, gpus, host, images, node, prepare, state, versions  # noqa: E402
+from tests.cluster import build, clients, gpus, host, images, kind, node, prepare, state, versions  # noqa: E402
+from tests.cluster.clients import Access  # noqa: E402
 from tests.cluster.faults import ClusterError, say  # noqa: E402
 from tests.cluster.paths import NODE, Paths, default_name  # noqa: E402
 
@@ -87,13 +88,28 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
-def _do(asked: argparse.Namespace, paths: Paths) -> int:  # noqa: C901 - one case per command
-    match asked.command:
-        case "prepare":
+def _do(asked: argparse.Namespace, paths: Paths) -> int:
+    match asked.command, os.environ.get("CLUSTER") or "local":
+        case "prepare", "kind":
+            kind.require_docker()
+        case "prepare", _:
             prepare.require_root()
             prepare.prepare()
-        case "build":
+        case "build", "kind":
+            build.build(kind.RELEASE, kind.PROGRAMS)
+        case "build", _:
             build.build(versions.kubernetes_version(asked.kubernetes))
+        case _, "kind":
+            return _on_kind(asked, paths)
+        case _, "local":
+            return _on_this_machine(asked, paths)
+        case _, other:
+            raise ClusterError(f"CLUSTER={other} is not known: use CLUSTER=kind, or leave it out for the local cluster")
+    return 0
+
+
+def _on_this_machine(asked: argparse.Namespace, paths: Paths) -> int:
+    match asked.command:
         case "up":
             node.up(paths, release=versions.kubernetes_version(asked.kubernetes), gpu_count=asked.gpus)
             print(paths.kubeconfig)
@@ -101,23 +117,60 @@ def _do(asked: argparse.Namespace, paths: Paths) -> int:  # noqa: C901 - one cas
             node.down(paths)
         case "status":
             return _status(paths)
-        case "env":
-            _env(paths)
         case "image":
             images.provide(paths, asked.names)
         case "load-image":
-            state.of_running(paths)
+            release = state.of_running(paths).kubernetes
             for archive in asked.archives:
-                images.load(paths, archive)
-        case "gpus":
-            state.of_running(paths)
-            gpus.put(paths, asked.count)
-        case "fake-node":
-            state.of_running(paths)
-            _fake_node(paths, asked)
-        case "kubectl" | "ctr" | "helm":
-            _become(paths, asked.command, asked.rest)
+                images.load(paths, archive, release)
+        case "ctr":
+            words = clients.ctr_command(paths, state.of_running(paths).kubernetes)
+            os.execv(words[0], [*words, *asked.rest])  # noqa: S606 - no shell is wanted
+        case _:
+            release = state.of_running(paths).kubernetes
+            _use(asked, paths, clients.access(paths, release), release)
     return 0
+
+
+def _on_kind(asked: argparse.Namespace, paths: Paths) -> int:
+    match asked.command:
+        case "up":
+            kind.up(paths.name, gpu_count=asked.gpus)
+            print(kind.kubeconfig(paths.name))
+        case "down":
+            kind.down(paths.name)
+        case "status":
+            is_up = build.has("kind", kind.RELEASE) and kind.is_up(paths.name)
+            print(f"cluster {paths.name!r} is {'up' if is_up else 'not up'} in kind; {kind.kubeconfig(paths.name)}")
+            return 0 if is_up else NOT_UP
+        case "image":
+            for name in asked.names:
+                kind.provide(paths.name, name, images.reference(name))
+                print(images.reference(name))
+        case "load-image":
+            for archive in asked.archives:
+                kind.load(paths.name, archive)
+        case "fake-node" | "ctr":
+            raise ClusterError(f"{asked.command} works on the local cluster alone: leave CLUSTER=kind out")
+        case _:
+            _use(asked, paths, kind.access(paths.name), kind.RELEASE)
+    return 0
+
+
+def _use(asked: argparse.Namespace, paths: Paths, cluster: Access, release: str) -> None:
+    """Do what is the same on every cluster that is up."""
+    match asked.command:
+        case "env":
+            _env(paths, cluster, release)
+        case "gpus":
+            gpus.put(cluster, asked.count)
+        case "fake-node":
+            _fake_node(cluster, asked)
+        case "kubectl":
+            os.execv(cluster.kubectl[0], [*cluster.kubectl, *asked.rest])  # noqa: S606 - no shell is wanted
+        case "helm":
+            words = [str(build.program("helm", release)), *cluster.kubectl[1:]]
+            os.execv(words[0], [*words, *asked.rest])  # noqa: S606 - no shell is wanted
 
 
 def _status(paths: Paths) -> int:
@@ -137,22 +190,22 @@ def _status(paths: Paths) -> int:
     return 1 if wrong else 0
 
 
-def _env(paths: Paths) -> None:
-    chosen = state.of_running(paths)
+def _env(paths: Paths, cluster: Access, release: str) -> None:
     settings = {
-        "KUBECONFIG": paths.kubeconfig,
-        "KUBECTL": build.program("kubectl", chosen.kubernetes),
-        "HELM": build.program("helm", chosen.kubernetes),
-        "SPECMODEL_AUDIT_LOG": paths.audit_log,
+        "KUBECONFIG": cluster.kubectl[-1],
+        "KUBECTL": cluster.kubectl[0],
+        "HELM": build.program("helm", release),
         "SPECMODEL_LOCAL_CLUSTER": f"{sys.executable} {Path(__file__).resolve()} --name {paths.name}",
     }
+    if cluster.node == NODE:
+        settings["SPECMODEL_AUDIT_LOG"] = paths.audit_log
     for name, value in settings.items():
         print(f"export {name}={shlex.quote(str(value))}")
 
 
-def _fake_node(paths: Paths, asked: argparse.Namespace) -> None:
+def _fake_node(cluster: Access, asked: argparse.Namespace) -> None:
     if asked.remove:
-        gpus.remove_fake_node(paths, asked.node_name)
+        gpus.remove_fake_node(cluster, asked.node_name)
         return
     if asked.sharing and asked.mig:
         raise ClusterError("a card is either cut up (--mig) or shared in time (--sharing): choose one")
@@ -162,17 +215,7 @@ def _fake_node(paths: Paths, asked: argparse.Namespace) -> None:
         replicas=asked.replicas if asked.sharing else 1,
         mig=asked.mig,
     )
-    gpus.add_fake_node(paths, asked.node_name, offer)
-
-
-def _become(paths: Paths, program: str, rest: list[str]) -> None:
-    chosen = state.of_running(paths)
-    words = {
-        "kubectl": clients.kubectl_command(paths),
-        "ctr": clients.ctr_command(paths),
-        "helm": [str(build.program("helm", chosen.kubernetes)), "--kubeconfig", str(paths.kubeconfig)],
-    }[program]
-    os.execv(words[0], [*words, *rest])  # noqa: S606 - no shell is wanted
+    gpus.add_fake_node(cluster, asked.node_name, offer)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 
 from tests.cluster import clients
+from tests.cluster.clients import Access
 from tests.cluster.faults import ClusterError, wait_for
-from tests.cluster.paths import NODE, Paths
 
 RESOURCE = "nvidia.com/gpu"
 SXM = "NVIDIA-H100-80GB-HBM3"
@@ -88,15 +88,15 @@ def labels(offer: Offer) -> dict[str, str]:
     }
 
 
-def offer(paths: Paths, count: int) -> None:
+def offer(cluster: Access, count: int) -> None:
     """Make the real node a machine with `count` H100 SXM."""
     wanted = labels(Offer(product=product(SXM), count=count))
     patch = json.dumps({"metadata": {"labels": wanted}})
-    clients.kubectl(paths, "patch", "node", NODE, "--type=merge", "--patch", patch)
-    put(paths, count)
+    clients.kubectl(cluster, "patch", "node", cluster.node, "--type=merge", "--patch", patch)
+    put(cluster, count)
 
 
-def put(paths: Paths, count: int) -> None:
+def put(cluster: Access, count: int) -> None:
     """Change the number of GPUs of the real node, and wait until the scheduler would see it.
 
     Pods that hold a GPU keep it, as they would on a node that loses a card.
@@ -104,20 +104,21 @@ def put(paths: Paths, count: int) -> None:
     if count < 0:
         raise ClusterError(f"{count} GPUs cannot be offered: give 0 or more")
     label = json.dumps({"metadata": {"labels": {"nvidia.com/gpu.count": str(count)}}})
-    clients.kubectl(paths, "patch", "node", NODE, "--type=merge", "--patch", label)
+    clients.kubectl(cluster, "patch", "node", cluster.node, "--type=merge", "--patch", label)
     resources = {RESOURCE: str(count)}
     patch = json.dumps({"status": {"capacity": resources, "allocatable": resources}})
-    clients.kubectl(paths, "patch", "node", NODE, "--subresource=status", "--type=merge", "--patch", patch)
+    clients.kubectl(cluster, "patch", "node", cluster.node, "--subresource=status", "--type=merge", "--patch", patch)
 
     def is_offered() -> bool:
-        node = clients.find(paths, "node", NODE) or {}
+        node = clients.find(cluster, "node", cluster.node) or {}
         status = node.get("status", {})
         return all(status.get(kind, {}).get(RESOURCE) == str(count) for kind in ("capacity", "allocatable"))
 
-    wait_for(f"{count} GPUs on {NODE}", is_offered, seconds=SETTLE_SECONDS, logs=[paths.log("kubelet")])
+    logs = [cluster.kubelet_log] if cluster.kubelet_log else []
+    wait_for(f"{count} GPUs on {cluster.node}", is_offered, seconds=SETTLE_SECONDS, logs=logs)
 
 
-def add_fake_node(paths: Paths, name: str, node: Offer) -> None:
+def add_fake_node(cluster: Access, name: str, node: Offer) -> None:
     """Add a node that kwok plays: pods are scheduled on it and said to run, and nothing runs."""
     resources = {
         "cpu": "96", "memory": "1024Gi", "pods": "110", "ephemeral-storage": "1024Gi", RESOURCE: str(node.allocatable),
@@ -140,18 +141,18 @@ def add_fake_node(paths: Paths, name: str, node: Offer) -> None:
         "spec": {"taints": [{"key": RESOURCE, "value": "present", "effect": "NoSchedule"}]},
         "status": {"capacity": resources, "allocatable": resources, "phase": "Running"},
     }
-    clients.kubectl(paths, "apply", "--filename=-", stdin=json.dumps(manifest))
+    clients.kubectl(cluster, "apply", "--filename=-", stdin=json.dumps(manifest))
 
     def is_ready() -> bool:
-        found = clients.find(paths, "node", name) or {}
+        found = clients.find(cluster, "node", name) or {}
         conditions = found.get("status", {}).get("conditions", [])
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
-    wait_for(f"node {name}", is_ready, seconds=SETTLE_SECONDS, logs=[paths.log("kwok")])
+    wait_for(f"node {name}", is_ready, seconds=SETTLE_SECONDS)
 
 
-def remove_fake_node(paths: Paths, name: str) -> None:
+def remove_fake_node(cluster: Access, name: str) -> None:
     """Remove a node that kwok plays; the real node is never removed."""
-    if name == NODE:
-        raise ClusterError(f"{NODE} is the real node: use `gpus set 0` to take its GPUs")
-    clients.kubectl(paths, "delete", "node", name, "--ignore-not-found")
+    if name == cluster.node:
+        raise ClusterError(f"{cluster.node} is the real node: use `gpus set 0` to take its GPUs")
+    clients.kubectl(cluster, "delete", "node", name, "--ignore-not-found")

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
@@ -40,11 +41,11 @@ def reference(name: str) -> str:
 
 def provide(cluster: Paths, names: list[str]) -> None:
     """Build images and load them into the cluster when it is up."""
-    is_up = state.read(cluster) is not None and cluster.ready.exists()
+    chosen = state.read(cluster) if cluster.ready.exists() else None
     for name in names:
         built = build(name)
-        if is_up and name != BASE:
-            load(cluster, built)
+        if chosen and name != BASE:
+            load(cluster, built, chosen.kubernetes)
         print(reference(name))
 
 
@@ -74,7 +75,7 @@ def build(name: str) -> Path:
     return target
 
 
-def load(cluster: Paths, image: Path) -> None:
+def load(cluster: Paths, image: Path, release: str) -> None:
     """Load an archive into the cluster, unless it was loaded before."""
     if not image.exists():
         raise ClusterError(f"{image} is not there")
@@ -85,7 +86,10 @@ def load(cluster: Paths, image: Path) -> None:
     if loaded.get(name) == key:
         return
     started = time.monotonic()
-    clients.ctr(cluster, "images", "import", str(image), seconds=LOAD_SECONDS)
+    command = [*clients.ctr_command(cluster, release), "images", "import", str(image)]
+    done = clients.try_command(command, seconds=LOAD_SECONDS)
+    if done.returncode != 0:
+        raise ClusterError(f"{image} could not be loaded: {done.stderr.strip()}")
     cluster.loaded.write_text(json.dumps({**loaded, name: key}), encoding="utf-8")
     say(f"loaded {image.name} in {duration(time.monotonic() - started)}")
 
@@ -143,8 +147,10 @@ def _base() -> Path:
     wanted = tomllib.loads(text.decode())
     started = time.monotonic()
     say(f"making the base image: Debian {wanted['suite']} with {', '.join(wanted['packages'])}")
-    with tempfile.TemporaryDirectory(dir=paths.images_cache()) as scratch:
-        layer = Path(scratch) / "layer.tar"
+    with _alone(), _scratch() as scratch:
+        if target.exists():
+            return target
+        layer = scratch / "layer.tar"
         command = [
             "mmdebstrap", "--variant=extract", "--quiet", f"--architectures={archive.architecture()}",
             "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
@@ -244,6 +250,16 @@ def _alone() -> Iterator[None]:
     with (paths.images_cache() / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Give a folder that is empty, also after a build that was killed. Only for the holder of the lock."""
+    folder = paths.images_cache() / ".scratch"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
 
 
 def _forget_old(name: str) -> None:

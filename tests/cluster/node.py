@@ -55,7 +55,8 @@ def problem(paths: Paths) -> str | None:
     """Return what is wrong with a cluster that should be up, or None."""
     if not host.owners(paths):
         return "its processes have ended"
-    node = clients.find(paths, "node", NODE)
+    chosen = state.read(paths)
+    node = clients.find(clients.access(paths, chosen.kubernetes), "node", NODE) if chosen else None
     if node is None:
         return "its API server does not answer"
     if not _is_ready(node):
@@ -93,7 +94,7 @@ def _bring_up(paths: Paths, chosen: State, gpu_count: int) -> None:
     host.lay_link(chosen.addresses, supervisor)
     _load_sandbox_image(paths, chosen)
     _wait_ready(paths, chosen)
-    gpus.offer(paths, gpu_count)
+    gpus.offer(clients.access(paths, chosen.kubernetes), gpu_count)
     paths.ready.touch()
 
 
@@ -144,11 +145,13 @@ def _load_sandbox_image(paths: Paths, chosen: State) -> None:
     wait_for("containerd", paths.socket.exists, seconds=START_SECONDS, logs=[paths.log("supervisor"), log])
     with tempfile.TemporaryDirectory(dir=paths.data) as scratch:
         layer, target = Path(scratch) / "layer.tar", Path(scratch) / "pause.tar"
-        archive.write_layer({"pause": build.program(build.PAUSE, chosen.kubernetes)}, layer)
+        archive.write_layer({"pause": build.program(build.PAUSE.name, chosen.kubernetes)}, layer)
         archive.write(archive.Image(reference=components.SANDBOX_IMAGE, layer=layer, entrypoint=("/pause",)), target)
 
         def imported() -> bool:
-            done = clients.try_command([*clients.ctr_command(paths), "images", "import", str(target)])
+            done = clients.try_command(
+                [*clients.ctr_command(paths, chosen.kubernetes), "images", "import", str(target)]
+            )
             return done.returncode == 0
 
         wait_for("the sandbox image", imported, seconds=START_SECONDS, logs=[log])
@@ -156,6 +159,7 @@ def _load_sandbox_image(paths: Paths, chosen: State) -> None:
 
 def _wait_ready(paths: Paths, chosen: State) -> None:
     logs = [paths.log(each) for each in ("supervisor", "apiserver", "kubelet")]
+    cluster = clients.access(paths, chosen.kubernetes)
 
     def alive() -> None:
         if not host.owners(paths):
@@ -164,15 +168,15 @@ def _wait_ready(paths: Paths, chosen: State) -> None:
     def has_dns() -> bool:
         alive()
         objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": components.cluster_objects(chosen)})
-        done = clients.try_command([*clients.kubectl_command(paths), "apply", "--filename=-"], stdin=objects)
+        done = clients.try_command([*cluster.kubectl, "apply", "--filename=-"], stdin=objects)
         return done.returncode == 0
 
     def is_ready() -> bool:
         alive()
-        return _is_ready(clients.find(paths, "node", NODE) or {})
+        return _is_ready(clients.find(cluster, "node", NODE) or {})
 
     def has_account() -> bool:
-        return clients.find(paths, "serviceaccount", "default", "--namespace=default") is not None
+        return clients.find(cluster, "serviceaccount", "default", "--namespace=default") is not None
 
     wait_for("the API server", has_dns, seconds=READY_SECONDS, logs=logs)
     wait_for("a Ready node", is_ready, seconds=READY_SECONDS, logs=logs)

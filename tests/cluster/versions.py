@@ -19,6 +19,10 @@ DEFAULT_MINOR = "1.37"
 CLIENT_LIBRARIES = "1.37.2"
 """The Kubernetes release whose client libraries the tools are built with."""
 
+BUILD_FLAGS = ("-trimpath", "-buildvcs=false")
+LINKER_FLAGS = ("-s", "-w")
+"""Small programs, the same wherever they are built."""
+
 GO_MINIMUM = (1, 26, 6)
 """The lowest Go that every module in the table accepts."""
 GO_WHEEL = "1.26.6"
@@ -40,18 +44,21 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Programs that are resolved together. `files` are copied out of the modules: name in the cache → path."""
+    """Programs that are resolved together, with the release of Kubernetes that they are built with, if any.
+
+    `files` are copied out of the modules: name in the cache, module, path in it.
+    """
 
     name: str
-    kubernetes: str
     requires: tuple[str, ...]
     programs: tuple[Program, ...]
     files: tuple[tuple[str, str, str], ...] = ()
+    kubernetes: str | None = None
 
     @property
     def key(self) -> str:
         """Name of the folder in the cache: the same table builds the same programs."""
-        recipe = json.dumps(asdict(self), sort_keys=True)
+        recipe = json.dumps([BUILD_FLAGS, LINKER_FLAGS, asdict(self)], sort_keys=True)
         return f"{self.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
@@ -129,6 +136,13 @@ TOOLS = Group(
         ("kwok-pod-delete.yaml", "sigs.k8s.io/kwok", "kustomize/stage/pod/fast/pod-delete.yaml"),
     ),
 )
+
+KIND = Group(
+    name="kind",
+    requires=("sigs.k8s.io/kind v0.33.0",),
+    programs=(Program(name="kind", package="sigs.k8s.io/kind"),),
+)
+"""Built only for CLUSTER=kind."""
 
 PACKAGES = {
     "runc": ("runc", "starts containers"),
