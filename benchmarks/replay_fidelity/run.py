@@ -79,7 +79,7 @@ def main() -> int:
 
 def requests(arguments: argparse.Namespace, level: dict[str, Any]) -> int:
     """Return how many requests a cell gets."""
-    return int(arguments.requests) * level["concurrency"] if arguments.requests else level["requests"]
+    return int(arguments.requests) * int(level["concurrency"]) if arguments.requests else int(level["requests"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def test_usage_counts_exactly_the_generated_tokens() -> None:
         ({"logprobs": 3}, 400, "runs no model and has no logprobs"),
         ({"response_format": {"type": "json_object"}}, 400, "cannot follow a response format"),
         ({"structured_outputs": {"choice": ["a"]}}, 400, "cannot follow a response format"),
+        ({"tool_choice": "required"}, 400, "cannot call a tool"),
         ({"temperature": -1}, 400, "temperature must be non-negative"),
         ({"min_p": 0.1}, 400, "not yet supported with speculative decoding"),
         ({"logit_bias": {"1": 1}}, 400, "not yet supported with speculative decoding"),

@@ -119,6 +119,8 @@ def _refuse_unsupported(content: dict[str, Any], limits: Limits) -> None:
         raise bad_request(
             "The replay engine runs no model and cannot follow a response format.", parameter="response_format"
         )
+    if content.get("tool_choice") not in (None, "none", "auto"):
+        raise bad_request("The replay engine runs no model and cannot call a tool.", parameter="tool_choice")
     temperature = content.get("temperature")
     if temperature is not None and (not isinstance(temperature, int | float) or temperature < 0):
         raise bad_request(f"temperature must be non-negative, got {temperature}.", parameter="temperature")
