@@ -161,7 +161,7 @@ def test_thinned_samples_weigh_failed_requests_as_all_samples_would() -> None:
             cell(1, acceptance=AcceptanceCounters(drafts=1, draft_tokens=3, accepted_tokens=4)),
             "ImplausibleCell",
         ),
-        (failed_cell(1, "EngineChanged"), "EngineChanged"),
+        (failed_cell(1, "EngineChanged"), "EngineFailed"),
     ],
 )
 def test_a_cell_that_cannot_be_true_fails_the_candidate(broken: Cell, reason: str) -> None:
@@ -187,7 +187,7 @@ def test_an_infrastructure_fault_leaves_a_candidate_unmeasured() -> None:
 
 def test_a_server_that_could_not_run_has_failed_whatever_was_measured() -> None:
     one = judge(small(limit(500)), cell(1), cell(4), failure=("ServerFailed", "CUDA out of memory"))
-    assert (one.verdict, one.reason, one.message) == (Verdict.FAILED, "ServerFailed", "CUDA out of memory")
+    assert (one.verdict, one.reason, one.message) == (Verdict.FAILED, "EngineFailed", "ServerFailed: CUDA out of memory")
 
 
 def test_speculation_that_drafts_nothing_has_failed() -> None:

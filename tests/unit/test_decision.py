@@ -485,7 +485,7 @@ def test_every_field_ends_in_the_same_sound_decision_whatever_its_order(
     assert decide(model.spec, shuffled, incumbent) == decision
 
     assert decision.reason in REASONS
-    assert all(one.reason in REASONS for one in decision.assessments if one.verdict is not Verdict.FAILED)
+    assert all(one.reason in REASONS for one in decision.assessments)
     assert decision.message
     assert incumbent is None or decision.serve is not None
     chosen = decision.assessment_of(decision.serve) if decision.serve is not None else None
@@ -503,7 +503,7 @@ def test_every_field_ends_in_the_same_sound_decision_whatever_its_order(
     candidate_statuses(decision)
     decision_status(decision)
     assert benchmarked(decision).reason in REASONS
-    assert within_sla(decision, None, model.spec).reason in {*REASONS, "ServerFailed"}
+    assert within_sla(decision, None, model.spec).reason in REASONS
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)

@@ -18,6 +18,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from specmodel.api.benchmark import SAMPLES_MAXIMUM, Cell, CellRequest, Latency, Limit, Metric, StopRule
+from specmodel.api.conditions import REASONS
 from specmodel.api.model import SpeculativeModelSpec
 from specmodel.api.wire import canonical_decimal
 from specmodel.domain.candidate import Candidate
@@ -591,14 +592,20 @@ def _load_of_one(capacity: int, replicas: int | None, levels: _Levels, spec: Spe
 
 def _failed(figures: Assessment, measured: Measurement, levels: _Levels, _: SpeculativeModelSpec) -> Assessment | None:
     if measured.failure is not None:
-        reason, message = measured.failure
+        reason, message = _candidates_reason(*measured.failure)
         return replace(figures, verdict=Verdict.FAILED, reason=reason, message=message)
     for level in levels.relevant:
         for temperature in levels.temperatures:
             judged = levels.judged.get((level, temperature))
             if judged is not None and judged.verdict is Verdict.FAILED:
-                return replace(figures, verdict=Verdict.FAILED, reason=judged.reason, message=judged.message)
+                reason, message = _candidates_reason(judged.reason, judged.message)
+                return replace(figures, verdict=Verdict.FAILED, reason=reason, message=message)
     return None
+
+
+def _candidates_reason(reason: str, message: str) -> tuple[str, str]:
+    """Return a run's reason as a candidate's: what only runs know by name is a failure of the engine, told in words."""
+    return (reason, message) if reason in REASONS else ("EngineFailed", f"{reason}: {message}")
 
 
 def _speculation(
