@@ -21,8 +21,8 @@ def test_a_challenger_without_gpus_waits_in_words_and_goes_on_by_itself(seed: in
     rehearsal.run()
     assert waits(rehearsal), rehearsal.text()
     message = rehearsal.condition(ConditionType.PROGRESSING).message
-    assert "wants 2 GPUs" in message
-    assert "1 matching GPUs free" in message
+    assert "2 GPUs wanted" in message
+    assert "1 free of 2" in message
     assert set(before) <= set(rehearsal.cluster.servers())
     assert len(rehearsal.cluster.endpoints("agent")) == 1
     rehearsal.cluster.nodes["node-b"] = 2

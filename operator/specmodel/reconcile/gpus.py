@@ -110,4 +110,5 @@ def supply_in_words(observation: Observation) -> str:
     if not supply.is_known:
         return "free GPUs are unknown: the operator may not read nodes"
     seen = ", ".join(supply.products_seen) or "none"
-    return f"{supply.free} matching GPUs free on {len(supply.nodes)} nodes; products seen: {seen}"
+    nodes = f"{len(supply.nodes)} node" + ("s" if len(supply.nodes) != 1 else "")
+    return f"{supply.free} free of {sum(node.allocatable for node in supply.nodes)} on {nodes}; products seen: {seen}"

@@ -175,7 +175,8 @@ def _try_again(run: Run, job: BenchmarkJob, setting: Setting, reason: str, messa
         text = f"{attempts} attempts failed; the last: {message}"
         return Steps(actions=close(run, setting, reason, text, attempts=attempts))
     pause = backoff(attempts)
-    text = f"Attempt {attempts} of {ATTEMPTS_MAXIMUM} failed ({reason}: {message}); the next follows after {pause.seconds} s."
+    text = f"Attempt {attempts} of {ATTEMPTS_MAXIMUM} failed ({reason}: {message}); "
+    text += f"the next follows after {pause.seconds} s."
     again = (ConditionStatus.FALSE, "JobFailed", text[:2000])
     actions = _write(run, setting, "an attempt failed", complete=again, attempts=attempts)
     delete = Delete(kind="Job", name=job.name, uid=job.uid, why="its attempt failed; another follows")

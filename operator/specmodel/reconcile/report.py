@@ -180,23 +180,28 @@ def _word(situation: Situation, plan: Plan, outcome: Outcome) -> Word:
         reason, message = plan.doing
         return Word(is_ready=False, reason=reason, message=message, is_reconciling=True)
     serving = situation.serving
-    is_advice = situation.model.spec.selection.mode is SelectionMode.RECOMMEND
-    if serving is None:
-        return _nothing_serves(situation, is_advice=is_advice)
+    return _nothing_serves(situation) if serving is None else _something_serves(situation, serving)
+
+
+def _something_serves(situation: Situation, serving: Server) -> Word:
     wanted, ready = _wanted_replicas(situation), _ready_replicas(serving)
     if ready != wanted or serving.replicas != wanted:
         message = f"{ready} of {wanted} replicas are Ready.{_unready(serving)}"
         return Word(is_ready=False, reason="ReplicasUnavailable", message=message, is_reconciling=True)
     target = situation.target
-    if is_advice and target is not None and target.revision != situation.serving_revision:
+    if _is_advice(situation) and target is not None and target.revision != situation.serving_revision:
         message = f"{_served(situation, serving)} The proposal in status.decision is another: {target.shape}."
         return Word(is_ready=True, reason="Recommended", message=message)
     return Word(is_ready=True, reason="Serving", message=_served(situation, serving))
 
 
-def _nothing_serves(situation: Situation, *, is_advice: bool) -> Word:
+def _is_advice(situation: Situation) -> bool:
+    return situation.model.spec.selection.mode is SelectionMode.RECOMMEND
+
+
+def _nothing_serves(situation: Situation) -> Word:
     decision = situation.decision
-    if is_advice and decision.serve is not None:
+    if _is_advice(situation) and decision.serve is not None:
         message = f"Nothing serves; the proposal is {decision.serve.shape}: {decision.message}"
         return Word(is_ready=False, reason="Recommended", message=message)
     is_stuck = decision.reason in DEAD_ENDS
