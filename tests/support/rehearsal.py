@@ -24,7 +24,7 @@ PATIENCE = timedelta(minutes=10)
 
 
 def model_of(spec: dict[str, Any], *, name: str = "agent") -> SpeculativeModel:
-    """Return a model for simulations: quick cells, observed percentiles, E2E P99 within 2600 ms unless said otherwise."""
+    """Return a model for simulations: few cells, observed percentiles, E2E P99 within 2600 ms unless said otherwise."""
     given: dict[str, Any] = {
         "model": {"uri": "hf://example/target-8b"},
         "drafter": {"uri": "hf://example/eagle3-8b", "speculativeTokens": [3]},

@@ -105,7 +105,7 @@ class ScriptedCluster:
     _random: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+        self._random = random.Random(self.seed)  # noqa: S311 - an order, no secret
 
     # ---- the port
 
@@ -130,11 +130,11 @@ class ScriptedCluster:
             objects=objects,
         )
 
-    async def apply(self, model: SpeculativeModel, action: Action) -> None:
+    async def apply(self, model: SpeculativeModel, action: Action) -> None:  # noqa: ARG002 - the port's
         """Carry out one action, as the API server would."""
         await self._carry_out(action)
 
-    async def apply_for_run(self, key: Key, action: Action) -> None:
+    async def apply_for_run(self, key: Key, action: Action) -> None:  # noqa: ARG002 - the port's
         """Carry out one action of a hand-made run."""
         await self._carry_out(action)
 
@@ -147,7 +147,11 @@ class ScriptedCluster:
         flat = [each for kind in kinds for each in self._list(kind)]
         return reading.read_run(found, self._list("Job"), self._list("Pod"), GPU, flat)
 
-    async def write_status(self, model: SpeculativeModel | UnreadableModel, status: SpeculativeModelStatus) -> bool:
+    async def write_status(
+        self,
+        model: SpeculativeModel | UnreadableModel,  # noqa: ARG002 - the port's
+        status: SpeculativeModelStatus,
+    ) -> bool:
         """Store the status when it differs."""
         assert self.model is not None
         if self.model.status.to_wire() == status.to_wire():
@@ -156,7 +160,14 @@ class ScriptedCluster:
         self.status_writes += 1
         return True
 
-    async def post_event(self, model: SpeculativeModel, *, reason: str, message: str, is_warning: bool) -> None:
+    async def post_event(
+        self,
+        model: SpeculativeModel,  # noqa: ARG002 - the port's
+        *,
+        reason: str,
+        message: str,
+        is_warning: bool,
+    ) -> None:
         """Keep the event."""
         kind = "Warning" if is_warning else "Normal"
         self.events.append(f"{kind} {reason}: {message}")
@@ -318,11 +329,14 @@ class ScriptedCluster:
             if not mine:
                 del self.objects[(kind, name)]
         if self.model is None:
-            for key, value in list(self.objects.items()):
-                if key[0] in ("Deployment", "Job"):
-                    value["metadata"].setdefault("deletionTimestamp", stamp(self.now))
-                elif key[0] not in ("Pod", "EndpointSlice"):
-                    del self.objects[key]
+            self._collect_orphans()
+
+    def _collect_orphans(self) -> None:
+        for key, value in list(self.objects.items()):
+            if key[0] in ("Deployment", "Job"):
+                value["metadata"].setdefault("deletionTimestamp", stamp(self.now))
+            elif key[0] not in ("Pod", "EndpointSlice"):
+                del self.objects[key]
 
     def _terminate(self, pod: Wire) -> None:
         if reading.is_terminating(pod):
@@ -559,7 +573,7 @@ class ScriptedCluster:
         assert total <= budget, f"{total} GPUs requested, the budget is {budget}"
 
     def _check_selection(self, manifest: Wire) -> None:
-        """A revision is selected only when its Deployment is there and all its pods are Ready and answered."""
+        """Assert that the revision to be selected has its Deployment, and all its pods are Ready and answered."""
         selector = manifest["spec"]["selector"]
         live = self.objects.get(("Service", manifest["metadata"]["name"]))
         if live is not None and live["spec"]["selector"] == selector:
@@ -579,7 +593,7 @@ class ScriptedCluster:
             )
 
     def _check_departure(self, deployment: Wire) -> None:
-        """A server is deleted only when no request can reach it through the stable Service any more."""
+        """Assert that no request can reach the server to be deleted through the stable Service any more."""
         if self.allows_outage or self.model is None:
             return
         mine = {reading.name_of(pod) for pod in self._pods_of(deployment)}

@@ -45,7 +45,7 @@ def timing_of(arguments: list[str], concurrency: int) -> Timing:
 
 
 def cell_of(request: CellRequest, timing: Timing, accepts: float) -> dict[str, Any]:
-    """Return a whole cell in wire form. A little more than a hundredth of its samples lies at the P99, the rest at the median."""
+    """Return a whole cell in wire form: a few of its samples lie at the P99, the rest at the median."""
     count = request.min_requests
     output = 256
     drafts = output * count // 2

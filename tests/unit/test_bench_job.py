@@ -129,12 +129,19 @@ async def test_finished_cells_are_kept_and_the_next_pod_goes_on_after_them(tmp_p
     assert len([body for body in engine.requests if body["max_tokens"] == 6]) == 12
 
 
-async def test_a_run_that_has_an_outcome_is_left_alone(tmp_path: Path) -> None:
+async def test_a_run_that_is_complete_is_left_alone(tmp_path: Path) -> None:
     run, engine = run_of(cell(1)), EngineServer()
-    run.status = {"progress": {"cell": 0, "cells": 1, "outcome": "Stalled", "message": "before"}}
-    assert await carry_out(run, engine, tmp_path) == "Stalled"
+    run.status = {"progress": {"cell": 1, "cells": 1, "outcome": "Complete", "message": "before"}}
+    assert await carry_out(run, engine, tmp_path) == "Complete"
     assert run.patches == []
     assert engine.requests == []
+
+
+async def test_an_earlier_attempts_failure_is_tried_again(tmp_path: Path) -> None:
+    run, engine = run_of(cell(1)), EngineServer()
+    run.status = {"progress": {"cell": 0, "cells": 1, "outcome": "Stalled", "message": "before"}}
+    assert await carry_out(run, engine, tmp_path) == "Complete"
+    assert measured(run) == [(1, "0")]
 
 
 async def test_a_level_that_violates_ends_its_temperature_and_no_other(tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ async def run_job(status: RunStatus, session: Callable[[float], aiohttp.ClientSe
         outcome = Outcome(name="InvalidRun", message=str(error))
         await status.write(progress=RunProgress(cell=0, cells=0, outcome=outcome.name, message=outcome.message))
         return outcome
-    if found.outcome:
+    if found.outcome == "Complete":
         return Outcome(name=found.outcome, message="this run had ended before; nothing was measured")
+    # Any other outcome is an earlier attempt's: the operator makes a new Job only to try again.
     async with session(found.spec.stall_seconds) as target_session:
         job = _Job(
             status=status,

@@ -71,13 +71,15 @@ def is_finished(run: Run) -> bool:
 def outcome_of(run: Run) -> tuple[str, str]:
     """Return (outcome, message) that the run's present Job wrote; ("", "") while it works.
 
-    An outcome older than the Job is an earlier attempt's.
+    An outcome older than the Job is an earlier attempt's; but what was complete once is complete.
     """
     progress = run.status.progress
-    if progress is None or run.job is None or not progress.outcome:
+    if progress is None or not progress.outcome:
         return "", ""
+    if progress.outcome == "Complete":
+        return progress.outcome, progress.message
     written = parse_stamp(progress.updated_at)
-    if written is not None and written < run.job.created_at.replace(microsecond=0):
+    if run.job is None or (written is not None and written < run.job.created_at.replace(microsecond=0)):
         return "", ""
     return progress.outcome, progress.message
 
@@ -88,17 +90,17 @@ def job_steps(run: Run, setting: Setting, *, engine: Pod | None = None, ready: s
     `engine` is the server's pod where the operator knows it; `ready` says so in words.
     """
     server_ready: Finding = (ConditionStatus.TRUE, "TargetReady", ready or "The target is given by the user.")
-    if run.job is None:
-        return _start(run, setting, engine, server_ready)
-    if run.job.is_being_deleted:
-        return Steps(message="the last attempt's Job is being deleted")
     outcome, message = outcome_of(run)
+    if run.job is not None and run.job.is_being_deleted:
+        return Steps(message="the last attempt's Job is being deleted")
     if outcome == "Complete" and run.status.cells:
         done = f"{len(run.status.cells)} of {len(run.spec.cells)} cells measured; the others were not needed."
         if len(run.status.cells) >= len(run.spec.cells):
             done = f"All {len(run.spec.cells)} cells measured."
         complete = (ConditionStatus.TRUE, "CellsComplete", done)
         return Steps(actions=_write(run, setting, "all is measured", complete=complete))
+    if run.job is None:
+        return _start(run, setting, engine, server_ready)
     if outcome in FINAL_OUTCOMES:
         return Steps(actions=close(run, setting, outcome, message or outcome))
     fault = _fault(run, run.job, setting, engine, (outcome, message))
@@ -152,6 +154,8 @@ def _fault(
     if job.failure is not None:
         words = next((pod.last_words for pod in reversed(job.pods) if pod.last_words), "") or job.failure[1]
         return "JobFailed", f"{job.failure[0]}: {words}"
+    if job.is_complete:
+        return "JobFailed", "the Job ended without a word"
     process = job.annotations.get(ENGINE_PROCESS, "")
     if process and engine is not None and engine.uid != process.partition("/")[0]:
         return "JobFailed", "the engine's pod was replaced during the measurement"
