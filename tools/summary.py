@@ -12,8 +12,8 @@ from pathlib import Path
 
 WIDTH = 80
 INTERRUPTED = (130, 143)
-OUTCOMES = ("failed", "error", "passed", "skipped", "xfailed")
-TAGS = {"failure": "failed", "error": "error", "skipped": "skipped"}
+OUTCOMES = ("failed", "errors", "passed", "skipped", "xfailed")
+TAGS = {"failure": "failed", "error": "errors", "skipped": "skipped"}
 
 
 def outcome_of(case: ET.Element) -> str:
@@ -37,8 +37,8 @@ def main(exit_code: int, seconds: int, results: list[Path]) -> int:
         for case in cases:
             outcome = outcome_of(case)
             counts[outcome] += 1
-            if outcome in {"failed", "error"}:
-                broken.append(f"{outcome.upper()} {case.get('classname')}::{case.get('name')}")
+            if outcome in {"failed", "errors"}:
+                broken.append(f"{outcome.upper().removesuffix('S')} {case.get('classname')}::{case.get('name')}")
     is_good = exit_code == 0 and not broken and counts["passed"] > 0
     print("", *broken, sep="\n")
     if exit_code != 0 and not broken:
