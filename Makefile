@@ -49,5 +49,6 @@ up: setup ## Bring the local cluster up with the images loaded, and leave it up
 down: ## Take the local cluster down and leave the machine clean
 	@python3 tests/cluster/cluster.py down
 
-clean: down ## Also remove .venv (the build cache outside the repository stays)
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Also remove .venv and what tools left (the build cache outside the repository stays)
+	@[ "$$(id -u)" != 0 ] || $(MAKE) --silent down
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache operator/*.egg-info build dist
