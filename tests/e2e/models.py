@@ -18,7 +18,9 @@ def merge(base: Json, changes: Json) -> Json:
     """Return base with changes merged into it, objects member by member, everything else replaced."""
     merged = copy.deepcopy(base)
     for key, value in changes.items():
-        merged[key] = merge(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+        merged[key] = (
+            merge(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+        )
     return merged
 
 

@@ -78,7 +78,9 @@ def test_a_worse_drafter_is_measured_and_leaves_the_incumbent_serving(world: Wor
     assert after["status"]["decision"]["reason"] == "IncumbentKept"
 
 
-def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_the_incumbent_serving(world: World) -> None:
+def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_the_incumbent_serving(
+    world: World,
+) -> None:
     faults = ("die-at-start@example/broken-eagle3",)
     world.apply(quick_model(faults=faults))
     before = settle(world)["status"]["serving"]

@@ -39,7 +39,7 @@ def test_killing_the_operator_ten_times_over_an_install_and_a_rollout_ends_in_th
 
     def kill() -> None:
         nonlocal kills
-        while not stop.is_set() and kills < 10:  # noqa: PLR2004 - the ten kills that the scenario is named for
+        while not stop.is_set() and kills < 10:
             stop.wait(chance.uniform(2, 9))
             operator.try_kubectl(
                 "delete", "pod", "-l", "app.kubernetes.io/name=specmodel", "--grace-period=0", "--force", "--wait=false"
@@ -55,13 +55,13 @@ def test_killing_the_operator_ten_times_over_an_install_and_a_rollout_ends_in_th
         world.apply(quick_model(p99=88))
         second = settle(world, seconds=400)
         assert shape_of(second["status"]["serving"]) == (2, 3, "None")
-        world.wait_until("ten kills are done", lambda: kills >= 10, seconds=120)  # noqa: PLR2004 - as above
+        world.wait_until("ten kills are done", lambda: kills >= 10, seconds=120)
     finally:
         stop.set()
         killer.join()
     after = settle(world, seconds=240)
     assert shape_of(after["status"]["serving"]) == (2, 3, "None")
-    assert len(run_names(world)) == 4  # noqa: PLR2004 - four candidates, each measured once
+    assert len(run_names(world)) == 4
     world.wait_until(
         "only the serving revision is left",
         lambda: len(world.list("deploy")) == 1 and len(world.list("pods")) == after["status"]["replicas"],

@@ -13,14 +13,15 @@ from typing import Any
 
 from tests.e2e.world import World
 
-PROGRAM = r'''
+PROGRAM = r"""
 import http.client, json, sys, threading, time
 host, model, streams = sys.argv[1], sys.argv[2], int(sys.argv[3])
 stop, lock, total, failures, engines = threading.Event(), threading.Lock(), 0, [], set()
 def one():
     c = http.client.HTTPConnection(host, 8000, timeout=30)
     try:
-        c.request("POST", "/v1/completions", json.dumps({"model": model, "prompt": "hello", "max_tokens": 64, "temperature": 0, "ignore_eos": True}), {"Content-Type": "application/json"})
+        body = {"model": model, "prompt": "hello", "max_tokens": 64, "temperature": 0, "ignore_eos": True}
+        c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         r = c.getresponse(); body = r.read()
         if r.status != 200: raise RuntimeError(f"{r.status} {body[:120]!r}")
         if json.loads(body)["usage"]["completion_tokens"] != 64: raise RuntimeError("cut short")
@@ -41,7 +42,7 @@ print("started", flush=True)
 sys.stdin.read()
 stop.set(); [t.join() for t in threads]
 print(json.dumps({"total": total, "failures": failures[:20], "failed": len(failures)}), flush=True)
-'''
+"""
 
 
 @dataclass(slots=True)
@@ -59,13 +60,16 @@ class Traffic:
         return counts
 
 
-def start_traffic(world: World, service: str, model: str, *, streams: int = 2, image: str = "localhost/specmodel-replay:dev") -> Traffic:
+def start_traffic(
+    world: World, service: str, model: str, *, streams: int = 2, image: str = "localhost/specmodel-replay:dev"
+) -> Traffic:
     """Start a pod that sends requests to a Service of the world's namespace until `finish`."""
     process = subprocess.Popen(
         [
             world.kubectl_program, "--kubeconfig", str(world.kubeconfig), "-n", world.namespace,
             "run", "traffic", "--rm", "-i", "--quiet", "--restart=Never", f"--image={image}",
-            "--image-pull-policy=IfNotPresent", "--command", "--", "python3", "-c", PROGRAM, service, model, str(streams),
+            "--image-pull-policy=IfNotPresent", "--command", "--",
+            "python3", "-c", PROGRAM, service, model, str(streams),
         ],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

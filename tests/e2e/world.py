@@ -39,7 +39,9 @@ class World:
         """Return the same cluster seen from another namespace."""
         return World(self.kubeconfig, self.kubectl_program, namespace, self.environment)
 
-    def try_kubectl(self, *arguments: str, input: str | None = None, timeout: int = 60) -> subprocess.CompletedProcess[str]:  # noqa: A002 - subprocess's own name
+    def try_kubectl(
+        self, *arguments: str, input: str | None = None, timeout: int = 60
+    ) -> subprocess.CompletedProcess[str]:
         """Run kubectl and return what it printed and its exit code."""
         return subprocess.run(
             [self.kubectl_program, "--namespace", self.namespace, *arguments],
@@ -51,7 +53,7 @@ class World:
             env={**os.environ, **self.environment, "KUBECONFIG": str(self.kubeconfig)},
         )
 
-    def kubectl(self, *arguments: str, input: str | None = None, timeout: int = 60) -> str:  # noqa: A002 - subprocess's own name
+    def kubectl(self, *arguments: str, input: str | None = None, timeout: int = 60) -> str:
         """Run kubectl and return what it printed; raise KubectlError with its words when it fails."""
         done = self.try_kubectl(*arguments, input=input, timeout=timeout)
         if done.returncode != 0:
@@ -123,7 +125,7 @@ class World:
             ("--namespace", "specmodel-system", "logs", "-l", "app.kubernetes.io/name=specmodel", "--tail=40"),
         ):
             done = self.try_kubectl(*arguments)
-            text = "\n".join(line for line in (done.stdout + done.stderr).splitlines() if len(line) < 600)  # noqa: PLR2004 - a terminal's patience
+            text = "\n".join(line for line in (done.stdout + done.stderr).splitlines() if len(line) < 600)
             parts.append(f"$ kubectl {' '.join(arguments)}\n{text[-6000:]}")
         return "\n".join(parts)
 
