@@ -40,7 +40,7 @@ def quick_model(name: str = "agent", *, p99: int = 260, faults: tuple[str, ...] 
                 "startupTimeoutSeconds": 60,
                 "resources": {"cpu": "50m", "memory": "256Mi"},
                 "env": [
-                    {"name": "SPECMODEL_REPLAY_FAULT", "value": ",".join((HASTE, *faults))},
+                    {"name": "SPECMODEL_REPLAY_FAULT", "value": ";".join((HASTE, *faults))},
                     {"name": "SPECMODEL_REPLAY_STARTUP_SECONDS", "value": "1"},
                 ],
             },

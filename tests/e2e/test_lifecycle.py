@@ -67,7 +67,7 @@ def test_deleting_a_model_frees_every_gpu_and_leaves_nothing_behind(world: World
 
 
 def test_a_worse_drafter_is_measured_and_leaves_the_incumbent_serving(world: World) -> None:
-    faults = ("slow:0.2@example/worse-eagle3",)
+    faults = ("example/worse-eagle3=slow:0.2",)
     world.apply(quick_model(faults=faults))
     before = settle(world)["status"]["serving"]
     measured = run_names(world)
@@ -81,7 +81,7 @@ def test_a_worse_drafter_is_measured_and_leaves_the_incumbent_serving(world: Wor
 def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_the_incumbent_serving(
     world: World,
 ) -> None:
-    faults = ("die-at-start@example/broken-eagle3",)
+    faults = ("example/broken-eagle3=die-at-start",)
     world.apply(quick_model(faults=faults))
     before = settle(world)["status"]["serving"]
     world.apply(quick_model(faults=faults, drafter={"uri": "hf://example/broken-eagle3"}))
@@ -93,7 +93,7 @@ def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_th
 
 
 def test_a_better_drafter_is_promoted(world: World) -> None:
-    faults = ("slow:0.08@example/better-eagle3",)
+    faults = ("example/better-eagle3=slow:0.08",)
     world.apply(quick_model(faults=faults))
     before = settle(world)["status"]["serving"]
     world.apply(quick_model(faults=faults, drafter={"uri": "hf://example/better-eagle3"}))

@@ -5,6 +5,7 @@ Only for that. With a fault set, nothing this engine shows is a replay of the ta
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,6 +13,8 @@ KNOWN: Final = (
     "die-at-start[:LAST LINE]", "die-at-first-request[:LAST LINE]", "hang", "never-ready", "speculation-inactive",
     "slow:FACTOR", "error-rate:FRACTION",
 )  # fmt: skip
+#: `owner/drafter=FAULT`: the fault of one drafter alone.
+_OF_ONE_DRAFTER: Final = re.compile(r"^([\w.-]+/[\w.-]+)=")
 _START_LINE: Final = (
     "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
 )
@@ -38,32 +41,42 @@ class Faults:
     error_rate: float = 0.0
 
 
-def parse(text: str) -> Faults:
-    """Return the faults named in `text`, separated by semicolons; raises FaultError on anything unknown."""
+def parse(text: str, drafter: str | None = None) -> Faults:
+    """Return the faults named in `text`, separated by semicolons; raises FaultError on anything unknown.
+
+    A fault written `owner/drafter=FAULT` counts only when that drafter is the one configured; a later one wins.
+    """
     result = Faults()
-    for item in filter(None, (part.strip() for part in text.split(";"))):
-        name, _, value = item.partition(":")
-        match name:
-            case "die-at-start":
-                result = replace(result, die_at_start=value.strip() or _START_LINE)
-            case "die-at-first-request":
-                result = replace(result, die_at_first_request=value.strip() or _REQUEST_LINE)
-            case "hang":
-                result = replace(result, is_hanging=True)
-            case "never-ready":
-                result = replace(result, is_never_ready=True)
-            case "speculation-inactive":
-                result = replace(result, is_speculation_inactive=True)
-            case "slow":
-                result = replace(result, slowdown=_number(item, value, least=0.01, most=1000))
-            case "error-rate":
-                result = replace(result, error_rate=_number(item, value, least=0, most=1))
-            case _:
-                known = ", ".join(KNOWN)
-                raise FaultError(
-                    f"SPECMODEL_REPLAY_FAULT: {item!r} is unknown; write one or more of {known}, with ; between"
-                )
+    for written in filter(None, (part.strip() for part in text.split(";"))):
+        owner = _OF_ONE_DRAFTER.match(written)
+        added = _add(result, written[owner.end() :] if owner else written)
+        if owner is None or owner.group(1) == drafter:
+            result = added
     return result
+
+
+def _add(faults: Faults, item: str) -> Faults:
+    name, _, value = item.partition(":")
+    match name:
+        case "die-at-start":
+            return replace(faults, die_at_start=value.strip() or _START_LINE)
+        case "die-at-first-request":
+            return replace(faults, die_at_first_request=value.strip() or _REQUEST_LINE)
+        case "hang":
+            return replace(faults, is_hanging=True)
+        case "never-ready":
+            return replace(faults, is_never_ready=True)
+        case "speculation-inactive":
+            return replace(faults, is_speculation_inactive=True)
+        case "slow":
+            return replace(faults, slowdown=_number(item, value, least=0.01, most=1000))
+        case "error-rate":
+            return replace(faults, error_rate=_number(item, value, least=0, most=1))
+        case _:
+            known = ", ".join(KNOWN)
+            raise FaultError(
+                f"SPECMODEL_REPLAY_FAULT: {item!r} is unknown; write one or more of {known}, with ; between"
+            )
 
 
 def _number(item: str, value: str, *, least: float, most: float) -> float:
