@@ -231,10 +231,10 @@ class Operator:
         tasks = await kopf.spawn_tasks(
             registry=registry_of(bells, client, can_watch_nodes=can_watch_nodes),
             settings=watch_settings(),
-            # Left out, kopf asks for the name of the user, which a container's uid need not have.
-            identity="specmodel",  # type: ignore[arg-type] # a NewType of str that kopf does not export
             clusterwide=not self.options.namespaces,
             namespaces=self.options.namespaces,
+            # Never used without peering; kopf would otherwise ask for the user's name, which a bare uid has not.
+            identity="specmodel",  # type: ignore[arg-type]
         )
         self._listen_to_signals()  # kopf took them
         await kopf.run_tasks(tasks, ignored=existing)

@@ -71,7 +71,7 @@ def owned_fields(live: Mapping[str, Any], *, subresource: str = "", manager: str
     return {}
 
 
-def _value_difference(desired: Any, live: Any, path: str, *, is_quantity: bool = False) -> str | None:  # noqa: PLR0911 — one return per kind of value
+def _value_difference(desired: Any, live: Any, path: str, *, is_quantity: bool = False) -> str | None:
     if isinstance(desired, Mapping) and isinstance(live, Mapping):
         key_of_path = path.rpartition(".")[2]
         for key, value in desired.items():

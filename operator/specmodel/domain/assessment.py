@@ -201,9 +201,7 @@ def observed_milliseconds(
     return (0.0 if below is None else stated[below]), (math.inf if above is None else stated[above])
 
 
-def _judge_limit(  # noqa: PLR0911 — one return for each end
-    cell: Cell, limit: Limit, confidence: int, known: Sequence[KnownPercentile]
-) -> Judgement:
+def _judge_limit(cell: Cell, limit: Limit, confidence: int, known: Sequence[KnownPercentile]) -> Judgement:
     words = f"{METRIC_WORDS[limit.metric]} P{limit.percentile}"
     observed = observed_milliseconds(cell, limit.metric, limit.percentile, known)
     if observed is None:

@@ -190,7 +190,7 @@ def _is_other_drafter(one: Candidate, other: Candidate) -> bool:
 # --- spending little --------------------------------------------------------------------------------------------------
 
 
-def _unless_hopeless(field: _Field, one: Assessment) -> Assessment:  # noqa: PLR0911 — one return for each way out
+def _unless_hopeless(field: _Field, one: Assessment) -> Assessment:
     """Return the assessment without its missing cells when even its best possible cost cannot win.
 
     Sound because replicas are whole: a demand costs at least its fewest replicas. Without a demand, or under another

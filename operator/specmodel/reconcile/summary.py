@@ -93,9 +93,7 @@ def benchmarked(decision: Decision) -> Finding:
     return Finding(type=kind, status=ConditionStatus.TRUE, reason="Measured", message=message)
 
 
-def within_sla(  # noqa: PLR0911 — one return for each verdict
-    decision: Decision, serving: Candidate | None, spec: SpeculativeModelSpec
-) -> Finding:
+def within_sla(decision: Decision, serving: Candidate | None, spec: SpeculativeModelSpec) -> Finding:
     """Return condition WithinSla of what serves (or of what the decision would serve, when `serving` is None)."""
     kind = ConditionType.WITHIN_SLA
     subject = serving if serving is not None else decision.serve
