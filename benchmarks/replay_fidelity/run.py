@@ -14,6 +14,7 @@ import datetime as dt
 import json
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for one file per configuration")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server is stopped too
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = arguments.tokenizer or make_tokenizer(Path(scratch) / "tokenizer")

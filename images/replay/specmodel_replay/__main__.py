@@ -53,7 +53,7 @@ def _serve(rest: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(asctime)s [replay] %(message)s", stream=sys.stderr)
     parsed = flags.parser().read(rest)
     try:
-        drafter = dict(parsed.speculative_config or {}).get("model")
+        drafter = dict(parsed.speculative_config or {}).get("model", parsed.spec_model)
         wanted_faults = faults.parse(os.environ.get("SPECMODEL_REPLAY_FAULT", ""), drafter)
         startup_seconds = _startup_seconds(os.environ.get("SPECMODEL_REPLAY_STARTUP_SECONDS", ""))
         source = os.environ.get("SPECMODEL_REPLAY_TABLE", "")
