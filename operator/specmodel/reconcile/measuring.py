@@ -151,17 +151,21 @@ def _fault(
         return "JobFailed", "the Job says Complete and left no cell"
     if outcome[0]:
         return outcome[0], outcome[1] or outcome[0]
+    words = _job_fault(run, job, engine, setting.now)
+    return ("JobFailed", words) if words is not None else None
+
+
+def _job_fault(run: Run, job: BenchmarkJob, engine: Pod | None, now: datetime) -> str | None:
+    """Return why a Job that said nothing itself is over, or None."""
     if job.failure is not None:
         words = next((pod.last_words for pod in reversed(job.pods) if pod.last_words), "") or job.failure[1]
-        return "JobFailed", f"{job.failure[0]}: {words}"
+        return f"{job.failure[0]}: {words}"
     if job.is_complete:
-        return "JobFailed", "the Job ended without a word"
+        return "the Job ended without a word"
     process = job.annotations.get(ENGINE_PROCESS, "")
     if process and engine is not None and engine.uid != process.partition("/")[0]:
-        return "JobFailed", "the engine's pod was replaced during the measurement"
-    if setting.now > job.created_at + _patience(run):
-        return "JobFailed", "the Job went silent beyond its deadline"
-    return None
+        return "the engine's pod was replaced during the measurement"
+    return "the Job went silent beyond its deadline" if now > job.created_at + _patience(run) else None
 
 
 def died_under_load(run: Run, engine: Pod | None) -> bool:
