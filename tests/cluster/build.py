@@ -56,7 +56,7 @@ def program(name: str, release: str) -> Path:
 
 
 def build(release: str, only: frozenset[str] | None = None) -> None:
-    """Build what is missing for a Kubernetes release: all that the local cluster runs, or `only` these programs."""
+    """Build what is missing for a Kubernetes release: all there are, or `only` these programs."""
     if not _wanted(release, only):
         return
     paths.programs_cache().mkdir(parents=True, exist_ok=True)
@@ -74,9 +74,8 @@ def build(release: str, only: frozenset[str] | None = None) -> None:
 
 def _wanted(release: str, only: frozenset[str] | None) -> list[tuple[Group, list[Program]]]:
     """Return what is missing, by group. The sandbox's program and the groups' files come with the whole cluster."""
-    groups = (kubernetes(release), TOOLS) if only is None else (kubernetes(release), TOOLS, KIND)
     found = []
-    for group in groups:
+    for group in (kubernetes(release), TOOLS, KIND):
         folder = folder_of(group)
         programs = [*group.programs, *([PAUSE] if group is TOOLS else [])]
         missing = [

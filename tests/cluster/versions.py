@@ -142,7 +142,7 @@ KIND = Group(
     requires=("sigs.k8s.io/kind v0.33.0",),
     programs=(Program(name="kind", package="sigs.k8s.io/kind"),),
 )
-"""Built only for CLUSTER=kind."""
+"""For CLUSTER=kind, and for the test that has kind read its configuration."""
 
 PACKAGES = {
     "runc": ("runc", "starts containers"),
