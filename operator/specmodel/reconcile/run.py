@@ -11,7 +11,7 @@ from specmodel.domain.observation import Run
 from specmodel.domain.settings import Settings
 from specmodel.reconcile.action import Cluster, Key, Plan
 from specmodel.reconcile.loop import Pass, carry_out, wake_after
-from specmodel.reconcile.measuring import Setting, clean_up, close, is_finished, job_steps
+from specmodel.reconcile.measuring import Setting, clean_up, is_finished, job_steps
 
 
 def plan_run(run: Run, *, namespace: str, settings: Settings, now: datetime) -> Plan:
@@ -19,9 +19,6 @@ def plan_run(run: Run, *, namespace: str, settings: Settings, now: datetime) -> 
     setting = Setting(now=now, namespace=namespace, model=None, settings=settings, objects=run.objects)
     if is_finished(run):
         return Plan(actions=clean_up(run, setting, "the run has ended"))
-    if run.spec.dataset.synthetic is not None and run.spec.dataset.prompts is not None:
-        problem = "spec.dataset has both synthetic and prompts: give exactly one."
-        return Plan(actions=close(run, setting, "InvalidRun", problem))
     steps = job_steps(run, setting)
     doing = ("Measuring", steps.message or "the Job is measuring")
     return Plan(actions=steps.actions, wake_after=steps.wake_after, doing=doing)
