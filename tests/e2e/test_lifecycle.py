@@ -122,3 +122,72 @@ def test_a_challenger_without_gpus_waits_in_words_and_goes_on_by_itself(world: W
     world.gpus(4)
     after = settle(world)
     assert shape_of(after["status"]["serving"]) == (2, 3, "None")
+
+
+def test_scale_suspend_and_recommend_do_what_they_say(world: World) -> None:
+    world.apply(quick_model())
+    served = settle(world)["status"]["serving"]
+    world.kubectl("scale", "specm/agent", "--replicas=2")
+    scaled = world.wait_until(
+        "two replicas serve",
+        lambda: (m := world.get("specm", "agent")) and is_settled(m) and m["status"]["readyReplicas"] == 2 and m,
+        seconds=90,
+    )
+    assert scaled["status"]["serving"]["revision"] == served["revision"]
+    # Suspended, a new SLA changes nothing; recommended, it changes the proposal alone.
+    world.apply(quick_model(p99=88, suspend=True))
+    world.wait_until(
+        "the model says that it is suspended",
+        lambda: condition(world.get("specm", "agent"), "Progressing").get("reason") == "Suspended",
+        seconds=60,
+    )
+    world.apply(quick_model(p99=88, suspend=False, selection={"mode": "Recommend"}))
+    proposed = world.wait_until(
+        "the proposal is told",
+        lambda: (
+            (m := world.get("specm", "agent"))
+            and condition(m, "Progressing").get("reason") == "Recommended"
+            and m["status"]["observedGeneration"] == m["metadata"]["generation"]
+            and m
+        ),
+        seconds=60,
+    )
+    assert proposed["status"]["serving"]["revision"] == served["revision"]
+    assert "2 GPUs" in proposed["status"]["decision"]["message"]
+
+
+def test_an_engine_that_dies_at_its_first_request_is_a_failed_candidate_and_the_others_are_judged(world: World) -> None:
+    faults = ("example/commerce-eagle3=die-at-first-request",)
+    world.apply(quick_model(faults=faults, hardware={"gpusPerReplica": [1]}))
+    model = settle(world)
+    verdicts = {c["speculativeTokens"]: c for c in model["status"]["candidates"]}
+    assert verdicts[3]["verdict"] == "Failed"
+    assert "EngineDeadError" in verdicts[3]["message"], verdicts[3]
+    assert shape_of(model["status"]["serving"]) == (1, 0, "None")
+
+
+def test_a_drafter_that_does_nothing_is_not_promoted_as_speculation(world: World) -> None:
+    faults = ("example/commerce-eagle3=speculation-inactive",)
+    world.apply(quick_model(faults=faults, hardware={"gpusPerReplica": [1]}))
+    model = settle(world)
+    verdicts = {c["speculativeTokens"]: c for c in model["status"]["candidates"]}
+    assert verdicts[3]["reason"] == "SpeculationInactive"
+    assert shape_of(model["status"]["serving"]) == (1, 0, "None")
+
+
+def test_nobody_within_the_sla_means_the_baseline_serves_and_the_nearest_miss_is_named(world: World) -> None:
+    world.apply(quick_model(p99=40, hardware={"gpusPerReplica": [1]}))
+    model = world.wait_until(
+        "the baseline serves",
+        lambda: (
+            (m := world.get("specm", "agent"))
+            and m["status"].get("serving", {}).get("readyReplicas") == 1
+            and condition(m, "Available").get("status") == "True"
+            and m
+        ),
+        seconds=SETTLES,
+    )
+    assert shape_of(model["status"]["serving"]) == (1, 0, "None")
+    within = condition(model, "WithinSla")
+    assert within["status"] == "False"
+    assert "40 ms" in within["message"]
