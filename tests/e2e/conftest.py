@@ -31,12 +31,16 @@ def operator(cluster: World) -> World:
 
 @pytest.fixture
 def world(cluster: World, operator: World, request: pytest.FixtureRequest) -> Iterator[World]:
-    """A namespace of the scenario's own, deleted with all that is in it when the scenario ends."""
+    """A namespace of the scenario's own, deleted with all that is in it when the scenario ends.
+
+    Nobody waits for that: the next scenario meets pods that still hold GPUs, as real clusters do.
+    """
     assert operator
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    cluster.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true", timeout=180)
     cluster.kubectl("create", "namespace", name)
     yield cluster.within(name)
-    cluster.kubectl("delete", "namespace", name, "--wait=true", timeout=180)
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture

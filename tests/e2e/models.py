@@ -44,7 +44,7 @@ def quick_model(name: str = "agent", *, p99: int = 260, faults: tuple[str, ...] 
                     {"name": "SPECMODEL_REPLAY_STARTUP_SECONDS", "value": "1"},
                 ],
             },
-            "workload": {"concurrency": [1, 4, 8], "requestsPerCell": {"min": 24}},
+            "workload": {"concurrency": [1, 4], "requestsPerCell": {"min": 24}},
             "sla": {
                 "confidencePercent": 0,
                 "limits": [{"metric": "E2ELatency", "percentile": 99, "maxMilliseconds": p99}],

@@ -30,7 +30,7 @@ def test_an_sla_edit_redecides_from_what_was_measured_and_promotes_without_dropp
     assert shape_of(first["status"]["serving"]) == (1, 3, "None")
     measured = run_names(world)
     traffic = start_traffic(world, "agent", "agent")
-    # One GPU carries less than eight streams within 100 ms, two carry eight: GPUs per request/s decide.
+    # Within 88 ms one GPU carries one stream and two carry four: GPUs per request/s decide.
     world.apply(quick_model(p99=88))
     second = settle(world)
     counts = traffic.finish()
