@@ -124,6 +124,32 @@ def test_a_pod_that_serves_and_is_evicted_is_reported_and_replaced(seed: int | N
 
 
 @in_any_order
+def test_an_evicted_pod_that_stays_as_failed_holds_up_nothing(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed)
+    rehearsal.run(until=lambda: "its server starts" in rehearsal.status_line())
+    rehearsal.run(until=lambda: bool(rehearsal.cluster.pods()))
+    rehearsal.cluster.evict_pod(rehearsal.cluster.pods()[0]["metadata"]["name"])
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    assert rehearsal.serving() == (1, 3, "None")
+    return rehearsal
+
+
+@in_any_order
+def test_a_server_that_loads_slowly_again_after_it_served_is_not_stalled(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed)
+    rehearsal.run()
+    rehearsal.cluster.now += timedelta(days=2)
+    for pod in rehearsal.cluster.pods():
+        pod["simulated"]["dies"] = "yes"
+    rehearsal.run(until=lambda: "ReplicasUnavailable" in rehearsal.status_line())
+    assert "Stalled" not in rehearsal.status_line()
+    rehearsal.run()
+    assert rehearsal.is_ready()
+    return rehearsal
+
+
+@in_any_order
 def test_an_engines_pod_that_is_replaced_under_load_is_no_fault_of_the_candidate(seed: int | None) -> Rehearsal:
     rehearsal = rehearse(model_of({}), seed=seed)
     rehearsal.run(until=lambda: "cell 2 of 3" in rehearsal.status_line())

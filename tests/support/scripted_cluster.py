@@ -268,6 +268,13 @@ class ScriptedCluster:
         self._terminate(self.objects[("Pod", name)])
         self._has_rung = True
 
+    def evict_pod(self, name: str) -> None:
+        """End a pod as a kubelet under pressure does: it stays, as Failed, and holds nothing."""
+        pod = self.objects[("Pod", name)]
+        pod["status"]["phase"] = "Failed"
+        _set_condition(pod, "Ready", "False")
+        self._has_rung = True
+
     # ---- reading
 
     def _list(self, kind: str) -> list[Wire]:
@@ -352,7 +359,7 @@ class ScriptedCluster:
         for (kind, name), deployment in sorted(self.objects.items()):
             if kind != "Deployment" or reading.is_terminating(deployment):
                 continue
-            live = [pod for pod in self._pods_of(deployment) if not reading.is_terminating(pod)]
+            live = [pod for pod in self._pods_of(deployment) if _is_active(pod)]
             wanted = deployment["spec"]["replicas"]
             for _ in range(wanted - len(live)):
                 self._make_pod(name, deployment)
@@ -412,7 +419,7 @@ class ScriptedCluster:
 
     def _run_pods(self) -> None:
         for pod in self.pods():
-            if reading.is_terminating(pod) or not pod["spec"].get("nodeName") or not reading.label(pod, labels.ROLE):
+            if not _is_active(pod) or not pod["spec"].get("nodeName") or not reading.label(pod, labels.ROLE):
                 continue
             self._run_engine(pod, self.engine(pod["spec"]["containers"][0]["args"]))
 
@@ -421,6 +428,7 @@ class ScriptedCluster:
         began = simulated.setdefault("began", self.now)
         age = int((self.now - began).total_seconds())
         container = {"name": "engine", "restartCount": simulated.get("restarts", 0), "imageID": "sha256:engine"}
+        status["phase"] = "Pending" if engine.image_missing else "Running"
         if engine.image_missing:
             container["state"] = {"waiting": {"reason": "ImagePullBackOff"}}
         elif engine.dies_at_start and age >= 3:
@@ -428,7 +436,7 @@ class ScriptedCluster:
             simulated["began"] = self.now + timedelta(seconds=10 * 2 ** min(4, simulated["restarts"] - 1))
             simulated["last"] = {"exitCode": 1, "reason": "Error", "message": engine.dies_at_start}
         elif age >= engine.start_seconds and not engine.never_ready and not engine.dies_at_start:
-            status["phase"], status["podIP"] = "Running", f"10.0.0.{pod['metadata']['uid'].partition('-')[2]}"
+            status["podIP"] = f"10.0.0.{pod['metadata']['uid'].partition('-')[2]}"
             if reading.true_condition(pod, "Ready") is None:
                 _set_condition(pod, "Ready", "True")
         if simulated.pop("dies", ""):
@@ -563,7 +571,8 @@ class ScriptedCluster:
     def _check_budget(self) -> None:
         assert self.model is not None
         budget = gpu_budget(self.model.spec)
-        total = sum(reading.gpus_of(pod, GPU) for pod in self.pods() if reading.label(pod, labels.ROLE))
+        holding = [pod for pod in self.pods() if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+        total = sum(reading.gpus_of(pod, GPU) for pod in holding if reading.label(pod, labels.ROLE))
         for (kind, _), deployment in self.objects.items():
             if kind == "Deployment" and not reading.is_terminating(deployment):
                 pods = self._pods_of(deployment)
@@ -584,7 +593,7 @@ class ScriptedCluster:
             if kind == "Deployment" and deployment["spec"]["selector"]["matchLabels"] == selector
         ]
         assert len(chosen) == 1, "the selector matches no Deployment"
-        pods = [pod for pod in self._pods_of(chosen[0]) if not reading.is_terminating(pod)]
+        pods = [pod for pod in self._pods_of(chosen[0]) if _is_active(pod)]
         assert len(pods) == chosen[0]["spec"]["replicas"], "not all pods are there"
         for pod in pods:
             assert reading.true_condition(pod, "Ready") is not None, "traffic moved to a pod that is not Ready"
@@ -615,6 +624,10 @@ def _mark(value: Wire) -> object:
     told = {key: len(item) if key == "cells" else item for key, item in status.items()}
     spec = value.get("spec", {})
     return repr((told, spec.get("replicas"), spec.get("nodeName"), value["metadata"], value.get("endpoints")))
+
+
+def _is_active(pod: Wire) -> bool:
+    return not reading.is_terminating(pod) and pod["status"].get("phase") not in ("Succeeded", "Failed")
 
 
 def _least_useful(pod: Wire) -> tuple[bool, str]:

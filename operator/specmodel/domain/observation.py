@@ -42,6 +42,11 @@ class Pod:
     exit_code: int | None = None
     image_id: str = ""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether its controller counts it: neither terminating nor finished (an evicted pod stays as Failed)."""
+        return not self.is_terminating and self.phase not in ("Succeeded", "Failed")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:

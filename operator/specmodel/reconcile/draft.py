@@ -156,16 +156,19 @@ def no_budget(situation: Situation, draft: Draft, candidate: Candidate, needs: i
 
 
 def report_pods(situation: Situation, draft: Draft, server: Server, candidate: Candidate) -> None:
-    """Say which pods of a server cannot get on, and why; look again at the next deadline."""
+    """Say which pods of a server cannot get on, and why; look again at the next deadline.
+
+    What serves has no deadline to become Ready again: it is reported as unavailable, and the kubelet goes on trying.
+    """
     now = situation.observation.now
     for pod in server.pods:
-        if pod.is_terminating or pod.is_ready:
+        if not pod.is_active or pod.is_ready:
             continue
         if pod.unschedulable is not None:
             no_gpus(situation, draft, candidate, pod, len([p for p in server.pods if p.unschedulable]))
             continue
         deadline = deadline_of(pod, candidate)
-        if deadline is None:
+        if deadline is None or server is situation.serving:
             continue
         if now < deadline:
             draft.wake(deadline - now)

@@ -56,7 +56,7 @@ def waiting_pods(observation: Observation, *, without: Collection[str] = ()) -> 
     for server in observation.servers:
         if server.name in without:
             continue
-        live = [pod for pod in server.pods if not pod.is_terminating]
+        live = [pod for pod in server.pods if pod.is_active]
         sizes += [pod.gpus for pod in live if pod.node is None]
         if not server.is_being_deleted:
             sizes += [gpus_per_replica(server)] * max(0, server.replicas - len(live))

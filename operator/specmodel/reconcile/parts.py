@@ -176,7 +176,7 @@ def _is_placed(situation: Situation, one: Measured) -> bool:
     server = find_server(situation.observation, one.server)
     if one.run is None or server is None or server.is_being_deleted:
         return False
-    return any(pod.node is not None and not pod.is_terminating for pod in server.pods)
+    return any(pod.node is not None and pod.is_active for pod in server.pods)
 
 
 def _would_fit(situation: Situation, one: Measured) -> bool:

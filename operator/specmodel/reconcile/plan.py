@@ -168,7 +168,7 @@ def _promote(situation: Situation, draft: Draft, promoted: Candidate, measured: 
     if server is None:
         draft.do("Promoting", f"{promoted.shape} starts with {_count(replicas)}; traffic moves when all have answered.")
         return
-    pods = [pod for pod in server.pods if not pod.is_terminating]
+    pods = [pod for pod in server.pods if pod.is_active]
     ready = [pod for pod in pods if pod.is_ready]
     answered = [pod for pod in ready if pod.has_answered]
     report_pods(situation, draft, server, promoted)

@@ -216,7 +216,7 @@ def _ready_replicas(server: Server) -> int:
 
 
 def _unready(server: Server) -> str:
-    unready = [pod for pod in server.pods if not pod.is_ready and not pod.is_terminating]
+    unready = [pod for pod in server.pods if not pod.is_ready and pod.is_active]
     words = [f"{pod.name} ({pod.waiting or pod.phase})" for pod in unready[:3]]
     return f" Not Ready: {', '.join(words)}." if words else ""
 

@@ -5,13 +5,13 @@ What happens between the Job's start and the run's conditions is `measuring`'s w
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from specmodel.domain.candidate import Candidate
 from specmodel.domain.observation import Pod, Run, Server
 from specmodel.manifests.benchmark import benchmark_run, run_spec
 from specmodel.manifests.difference import first_difference
-from specmodel.manifests.server import server_service
+from specmodel.manifests.server import server_service, startup_budget_seconds
 from specmodel.reconcile.action import Apply
 from specmodel.reconcile.draft import (
     LOOK_FOR_GPUS,
@@ -25,7 +25,7 @@ from specmodel.reconcile.draft import (
     no_gpus,
     owner_of,
 )
-from specmodel.reconcile.measuring import Setting, close, died_under_load, job_steps, note_server
+from specmodel.reconcile.measuring import Setting, close, died_under_load, job_steps, next_attempt_at, note_server
 from specmodel.reconcile.parts import Measured
 from specmodel.reconcile.situation import Situation
 
@@ -109,19 +109,20 @@ def _create_run(situation: Situation, draft: Draft, one: Measured) -> None:
 def _load(situation: Situation, draft: Draft, one: Measured, run: Run, server: Server) -> None:
     setting = setting_of(situation)
     now = situation.observation.now
-    pods = [pod for pod in server.pods if not pod.is_terminating]
+    pods = [pod for pod in server.pods if pod.is_active]
     engine = max(pods, key=lambda pod: (pod.is_ready, pod.name), default=None)
     if engine is not None and died_under_load(run, engine):
         words = engine.last_words or f"exit code {engine.exit_code}"
         draft.actions += close(run, setting, "ServerFailed", f"The engine died under load: {words}")
         draft.do("Measuring", f"{one.candidate.shape}: the engine died under load.")
         return
-    failure = _startup_failure(engine, one.candidate, now)
+    failure = _startup_failure(engine, one.candidate, now, run) if run.job is None else None
     if failure is not None:
         draft.actions += close(run, setting, *failure)
         draft.do("Measuring", f"{one.candidate.shape}: {failure[1][:300]}")
         return
-    is_alone = engine is not None and engine.is_ready and len(server.pods) == 1
+    is_going = any(pod.is_terminating for pod in server.pods)
+    is_alone = engine is not None and engine.is_ready and len(pods) == 1 and not is_going
     if not is_alone and run.job is None:
         _starting(situation, draft, one, run, engine)
         return
@@ -132,8 +133,12 @@ def _load(situation: Situation, draft: Draft, one: Measured, run: Run, server: S
     draft.do("Measuring", _progress(one, run, steps.message))
 
 
-def _startup_failure(engine: Pod | None, candidate: Candidate, now: datetime) -> tuple[str, str] | None:
-    """Return (reason, message) when an engine will not become Ready; an image that is missing is not its fault."""
+def _startup_failure(engine: Pod | None, candidate: Candidate, now: datetime, run: Run) -> tuple[str, str] | None:
+    """Return (reason, message) when an engine will not become Ready.
+
+    A container that never ran (its image, a volume or a Secret is missing) is not held against the candidate. After
+    an attempt that failed, the time to become Ready again counts from there.
+    """
     if engine is None or engine.is_ready or engine.unschedulable is not None:
         return None
     words = engine.last_words or (f"exit code {engine.exit_code}" if engine.exit_code is not None else "no last words")
@@ -142,13 +147,22 @@ def _startup_failure(engine: Pod | None, candidate: Candidate, now: datetime) ->
             "ServerFailed",
             f"The engine of {candidate.shape} ended {engine.restarts} times before it was Ready: {words}",
         )
-    deadline = deadline_of(engine, candidate)
+    deadline = _latest(engine, candidate, run)
     if deadline is None or now < deadline:
         return None
-    if engine.waiting in NOT_ITS_FAULT:
-        return "TargetUnreachable", f"Pod {engine.name} could not start within its deadline: {engine.waiting}"
+    if engine.waiting in NOT_ITS_FAULT or (engine.phase == "Pending" and not engine.restarts):
+        why = engine.waiting or "its container was never created; see the pod's events"
+        return "TargetUnreachable", f"Pod {engine.name} could not start within its deadline: {why}"
     limit = candidate.placement.startup_timeout_seconds
     return "StartupTimeout", f"The engine of {candidate.shape} was not Ready within {limit} s: {words}"
+
+
+def _latest(engine: Pod, candidate: Candidate, run: Run) -> datetime | None:
+    """Return when the engine must be Ready: by its pod's start, or by the next attempt when one has failed."""
+    deadline, again = deadline_of(engine, candidate), next_attempt_at(run)
+    if deadline is None or again is None:
+        return deadline
+    return max(deadline, again + timedelta(seconds=startup_budget_seconds(candidate)))
 
 
 def _starting(situation: Situation, draft: Draft, one: Measured, run: Run, engine: Pod | None) -> None:
@@ -163,7 +177,7 @@ def _starting(situation: Situation, draft: Draft, one: Measured, run: Run, engin
         f" ({engine.waiting})" if engine is not None and engine.waiting in NOT_ITS_FAULT - {"ContainerCreating"} else ""
     )
     draft.do("Measuring", starting_message(one.candidate, why))
-    deadline = deadline_of(engine, one.candidate) if engine is not None else None
+    deadline = _latest(engine, one.candidate, run) if engine is not None else None
     draft.wake(deadline - situation.observation.now if deadline is not None else LOOK_FOR_GPUS)
 
 
