@@ -199,6 +199,11 @@ RUN_REASONS: dict[str, Reason] = _reasons(
     ("TargetReady", "The server answers.", "Nothing."),
     ("ServerStarting", "The candidate's pod is not Ready yet.", "Wait; the message says for how long at most."),
     (
+        "StartupTimeout",
+        "The candidate's server was not Ready within engine.startupTimeoutSeconds.",
+        "Raise it, or look at the pod's log; delete the run to try again.",
+    ),
+    (
         "ServerFailed",
         "The candidate's server did not start or died; the message holds its last lines.",
         "Correct the spec.",
