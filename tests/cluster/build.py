@@ -27,6 +27,7 @@ RESOLVE_SECONDS = 900
 BUILD_SECONDS = 2400
 """Deadlines of one step. The longest step seen was six minutes, on two cores with empty caches."""
 REPORT_SECONDS = 30
+FEW = 5
 SPACE_NEEDED_GB = 12
 PAUSE = Program(name="pause", package=".")
 """The first process of every pod's sandbox: our own, in `pause/`."""
@@ -92,11 +93,14 @@ class _Progress:
 
     def __init__(self, total: int) -> None:
         self._total, self._number, self._started = total, 0, time.monotonic()
-        say(f"building {total} programs of the cluster; the first time takes about ten minutes, later it takes none")
+        self.doing = ""
+        patience = "; the first time takes about ten minutes, later it takes none" if total > FEW else ""
+        say(f"building {total} programs of the cluster{patience}")
 
     def step(self, name: str) -> None:
         self._number += 1
-        self.tell(f"building {name}")
+        self.doing = f"building {name}"
+        self.tell(self.doing)
 
     def tell(self, text: str) -> None:
         elapsed = duration(time.monotonic() - self._started)
@@ -120,7 +124,8 @@ def _build_group(go: Path, group: Group, programs: list[Program], progress: _Pro
     }
     module = folder / "module"
     if not (module / "go.sum").exists():
-        progress.tell(f"resolving the modules of {group.name}")
+        progress.doing = f"resolving the modules of {group.name}"
+        progress.tell(progress.doing)
         _resolve(go, group, module, environment, progress)
     for name, source, path in group.files:
         found = _run([go, "list", "-m", "-f", "{{.Dir}}", source], module, environment, RESOLVE_SECONDS, progress)
@@ -196,7 +201,7 @@ def _run(
                     child.wait(timeout=REPORT_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
-                    progress.tell("still at it")
+                    progress.tell("still " + progress.doing)
                 if time.monotonic() > deadline:
                     raise ClusterError(f"{_told(command)}: not done within {duration(seconds)}")
         finally:

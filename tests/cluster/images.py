@@ -30,6 +30,7 @@ from tests.cluster.paths import REPOSITORY, Paths
 BASE = "base"
 BUILD_SECONDS = 1800
 LOAD_SECONDS = 300
+MOST_LAYER_BYTES = 4 * 1024**3
 KEPT = 2
 """Archives that are kept per image: the last ones used."""
 
@@ -71,6 +72,7 @@ def build(name: str) -> Path:
     with _alone():
         _bud(name, folder / "Containerfile", base, target)
     _forget_old(name)
+    _forget_layers()
     say(f"  built in {duration(time.monotonic() - started)}: {target.stat().st_size / 1e6:.0f} MB")
     return target
 
@@ -230,6 +232,15 @@ def _driver(store: Path) -> str:
         ["stat", "--file-system", "--format=%T", str(store)], capture_output=True, text=True, check=True, timeout=30
     )
     return "vfs" if done.stdout.strip() == "overlayfs" else "overlay"
+
+
+def _forget_layers() -> None:
+    """Empty buildah's store once it has grown large: old layers are of no use, and it does not forget by itself."""
+    with _alone():
+        store = paths.images_cache() / "buildah"
+        done = _run(["du", "--summarize", "--block-size=1", str(store)])
+        if int(done.stdout.split()[0]) > MOST_LAYER_BYTES:
+            shutil.rmtree(store)
 
 
 def _run(command: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -17,21 +17,24 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.cluster import archive, build, clients, components, gpus, host, pki, prepare, state
+from tests.cluster.clients import Access
 from tests.cluster.faults import ClusterError, duration, say, tail, wait_for
 from tests.cluster.paths import DATA_ROOT, HERE, NODE, RUN_ROOT, Paths
 from tests.cluster.state import State
 
 START_SECONDS = 30
 READY_SECONDS = 120
+RECOVERY_SECONDS = 30
 NODE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def up(paths: Paths, *, release: str, gpu_count: int) -> None:
-    """Bring a cluster up: a Ready node with DNS and GPUs. Does nothing when it is up and well."""
+    """Bring a cluster up: a Ready node with DNS and this many GPUs. Does nothing when it is up and well."""
     prepare.require_root()
     with host.alone(paths):
         if _is_up(paths, release):
             say(f"cluster {paths.name!r} is up")
+            _restore_gpus(clients.access(paths, release), gpu_count)
             return
         if paths.run.exists() or paths.data.exists() or host.owners(paths):
             say(f"cluster {paths.name!r} was left half-way: cleaning up first")
@@ -73,10 +76,19 @@ def _is_up(paths: Paths, release: str) -> bool:
             f"cluster {paths.name!r} runs Kubernetes {chosen.kubernetes}, and {release} is asked for: take it down "
             "first (`cluster.py down`), or give the new one another --name"
         )
-    wrong = problem(paths)
-    if wrong:
-        say(f"cluster {paths.name!r} is broken ({wrong}): starting afresh")
-    return wrong is None
+    if host.owners(paths):
+        with suppress(ClusterError):
+            # A busy machine can make a node late: what comes back by itself is not thrown away.
+            return wait_for("a cluster that is well", lambda: problem(paths) is None, seconds=RECOVERY_SECONDS)
+    say(f"cluster {paths.name!r} is broken ({problem(paths)}): starting afresh")
+    return False
+
+
+def _restore_gpus(cluster: Access, count: int) -> None:
+    """Give the node back what a scenario that was stopped had taken from it."""
+    node = clients.find(cluster, "node", cluster.node) or {}
+    if node.get("status", {}).get("capacity", {}).get(gpus.RESOURCE) != str(count):
+        gpus.put(cluster, count)
 
 
 def _bring_up(paths: Paths, chosen: State, gpu_count: int) -> None:
