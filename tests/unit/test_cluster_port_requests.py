@@ -13,10 +13,13 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client.configuration import Configuration
 
+from specmodel.api.model import SpeculativeModel, SpeculativeModelSpec
 from specmodel.cluster.ask import NoAnswerError, ask, read_counters
 from specmodel.cluster.client import ApiError, Client, Hooks, Request
 from specmodel.cluster.faults import of_write, transient
+from specmodel.cluster.observe import observe
 from specmodel.cluster.write import Writer
+from specmodel.domain.settings import Settings
 from specmodel.reconcile.action import Apply, Delete, RefusedError, TransientError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -219,6 +222,62 @@ async def test_an_object_that_is_being_deleted_is_not_applied_onto() -> None:
         store.live["metadata"]["deletionTimestamp"] = "2026-11-30T06:00:00Z"
         with pytest.raises(TransientError, match="being deleted"):
             await writer.apply("shop", config_map(a="2"))
+
+
+def owner(uid: str = "u1", name: str = "agent", **more: Any) -> dict[str, Any]:
+    return {"kind": "SpeculativeModel", "name": name, "uid": uid, "controller": True, **more}
+
+
+def service_of(*owners: dict[str, Any], **labels: str) -> dict[str, Any]:
+    metadata = {"name": "agent", "ownerReferences": list(owners), "labels": labels}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "data": {}}
+
+
+@pytest.mark.parametrize(
+    ("live", "meaning"),
+    [
+        (service_of(), "NameTaken: Service/agent is there and was not made by this operator"),
+        (service_of(owner("u9", "shop")), "NameTaken: Service/agent is there and belongs to SpeculativeModel shop"),
+        (service_of(owner("u9")), "Service/agent is of a former SpeculativeModel of this name"),
+        (service_of(owner("u9", controller=False)), "NameTaken"),
+        (service_of(owner()), None),
+        (service_of(**{"app.kubernetes.io/managed-by": "specmodel-operator"}), None),
+    ],
+)
+async def test_an_object_of_someone_else_is_not_taken_over(live: dict[str, Any], meaning: str | None) -> None:
+    store = Store()
+    store.live = {**live, "metadata": {**live["metadata"], "uid": "1", "managedFields": []}}
+    action = Apply(manifest={**service_of(owner()), "data": {"selector": "mine"}}, why="test")
+    async with client_of(store) as client:
+        if meaning is None:
+            assert await Writer(client).apply("shop", action)
+            return
+        with pytest.raises((RefusedError, TransientError)) as caught:
+            await Writer(client).apply("shop", action)
+    reason = f"{caught.value.reason}: " if isinstance(caught.value, RefusedError) else ""
+    assert f"{reason}{caught.value}".startswith(meaning)
+    assert store.writes == []
+
+
+async def test_what_someone_else_labels_as_the_models_is_not_seen() -> None:
+    def deployment(name: str, **metadata: Any) -> dict[str, Any]:
+        labels = {"specmodel.dev/model": "agent", "specmodel.dev/role": "serve"}
+        return {"metadata": {"name": name, "labels": labels, **metadata}}
+
+    async def answer(request: web.Request) -> web.Response:
+        made = [deployment("of-a-user"), deployment("mine", ownerReferences=[owner()])]
+        return web.json_response({"items": made if request.path.endswith("/deployments") else []})
+
+    model = SpeculativeModel(
+        name="agent",
+        namespace="shop",
+        uid="u1",
+        spec=SpeculativeModelSpec.model_validate({"model": {"uri": "hf://a/b"}}),
+    )
+    async with client_of(answer) as client:
+        observation = await observe(client, model, Settings())
+    assert [one.name for one in observation.servers] == ["mine"]
+    assert [name for _, name in observation.objects] == ["mine"]
 
 
 @pytest.mark.parametrize("uid", ["1", "of an older object"])

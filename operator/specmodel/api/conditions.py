@@ -115,6 +115,11 @@ REASONS: dict[str, Reason] = _reasons(
         "The API server or an admission policy refused an object.",
         "Read the message: it is the server's own.",
     ),
+    (
+        "NameTaken",
+        "An object of the name that the operator needs is there and is somebody else's; it is left as it is.",
+        "Give the model another name, or delete the object that the message names.",
+    ),
     # Benchmarked / WithinSla / SpeculationActive
     ("Measured", "Every candidate that could win has been measured.", "Nothing."),
     ("MeasurementPending", "Measurements are not complete yet.", "Wait."),

@@ -21,6 +21,8 @@ from specmodel.manifests.names import job_name
 
 #: The kinds that the plan may have to write or delete (Observation.objects).
 OBJECT_KINDS = ("Deployment", "Job", labels.RUN_KIND, "Service", "ServiceAccount", "Role", "RoleBinding")
+#: Kinds that the model itself owns, and that are deleted when they have no part: whoever else labels his is not heard.
+OWNED_KINDS = ("Deployment", "Service")
 #: Kinds of a hand-made run's objects.
 RUN_OBJECT_KINDS = ("Job", "ServiceAccount", "Role", "RoleBinding")
 #: Up to so many nodes, their pods are listed node by node (an index of the API server); above, all pods page by page.
@@ -35,6 +37,8 @@ async def observe(client: Client, model: SpeculativeModel, settings: Settings) -
     lists = (list_kind(client, kind, model.namespace, selector) for kind in kinds)
     supply, prompts, *listed = await _together(_supply(client, model, settings), _prompts(client, model), *lists)
     found = dict(zip(kinds, listed, strict=True))
+    for kind in OWNED_KINDS:
+        found[kind] = [each for each in found[kind] if not reading.is_anothers(each, model.uid)]
     objects = reading.index(each for kind in OBJECT_KINDS for each in found[kind])
     servers, strays = reading.read_servers(found["Deployment"], found["Pod"], settings.gpu_resource)
     runs = (

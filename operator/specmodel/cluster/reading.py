@@ -114,6 +114,20 @@ def name_of(value: Wire) -> str:
     return text(value, "metadata", "name")
 
 
+def controller(value: Wire) -> Wire:
+    """Return the reference to the object's controller, or an empty one."""
+    return next((o for o in items(value, "metadata", "ownerReferences") if o.get("controller") is True), {})
+
+
+def is_anothers(value: Wire, owner: str) -> bool:
+    """Return whether an object is somebody else's: of another controller than this uid, or made by hand.
+
+    An orphan that the operator made is its owner's again.
+    """
+    found = controller(value)
+    return text(found, "uid") != owner if found else label(value, labels.MANAGED_BY) != labels.FIELD_MANAGER
+
+
 def is_terminating(value: Wire) -> bool:
     """Return whether the object has a deletionTimestamp."""
     return member(value, "metadata", "deletionTimestamp") is not None

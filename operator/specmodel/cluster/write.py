@@ -21,7 +21,7 @@ from specmodel.cluster.difference import first_difference
 from specmodel.cluster.faults import LATER, SOON, of_write, transient
 from specmodel.cluster.kinds import KINDS
 from specmodel.domain.candidate import digest_of
-from specmodel.reconcile.action import Apply, Ask, Delete, TransientError, WriteRunStatus
+from specmodel.reconcile.action import Apply, Ask, Delete, RefusedError, TransientError, WriteRunStatus
 
 #: Kinds whose pods must be gone before they are.
 _FOREGROUND = frozenset({"Deployment", "Job"})
@@ -47,6 +47,8 @@ class Writer:
         live = await self._read(kind, namespace, name)
         if live is not None and reading.is_terminating(live):
             raise TransientError(f"{kind}/{name} is being deleted; it is applied again when it is gone", after=SOON)
+        if live is not None:
+            _require_ours(manifest, live)
         if live is not None and self._is_kept(manifest, live):
             return False
         stored = await self._patch(KINDS[kind].path(namespace, name), manifest, f"{kind}/{name}", kind)
@@ -166,6 +168,21 @@ class Writer:
             raise of_write(error, what) from error
         self.client.hooks.on_write("patch", kind)
         return stored
+
+
+def _require_ours(manifest: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+    """Raise when the object that is there is not the owner's: taking it over would end what it is for."""
+    owner = reading.controller(manifest)
+    if not owner or not reading.is_anothers(live, reading.text(owner, "uid")):
+        return
+    what = f"{manifest['kind']}/{manifest['metadata']['name']}"
+    found = reading.controller(live)
+    if (found.get("kind"), found.get("name")) == (owner.get("kind"), owner.get("name")):
+        raise TransientError(f"{what} is of a former {owner.get('kind')} of this name and goes with it", after=LATER)
+    whose = f"belongs to {found.get('kind')} {found.get('name')}" if found else "was not made by this operator"
+    raise RefusedError(
+        "NameTaken", f"{what} is there and {whose}; it is left as it is. Delete it, or give the model another name."
+    )
 
 
 def _patch_request(path: str, manifest: Mapping[str, Any]) -> Request:

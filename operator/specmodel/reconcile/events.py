@@ -18,6 +18,7 @@ WARNINGS = frozenset(
         "Forbidden",
         "MeasurementBlocked",
         "NoMatchingGPU",
+        "NameTaken",
         "Rejected",
         "RolloutDeadlineExceeded",
         "WaitingForGPUs",
