@@ -1,6 +1,6 @@
-"""Models for scenarios: the demo's own shape, on an engine that replays the measured table ten times as fast.
+"""Models for scenarios: the demo's own shape, on an engine that replays the measured table five times as fast.
 
-Speeding up keeps every ratio between candidates, so that the same choices come out of limits divided by ten.
+Speeding up keeps every ratio between candidates, so that the same choices come out of limits divided by five.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tests.e2e.rehearsal import REPLAY_IMAGE
 from tests.e2e.world import Json
 
-HASTE = "slow:0.1"
+HASTE = "slow:0.2"
 
 
 def merge(base: Json, changes: Json) -> Json:
@@ -24,8 +24,8 @@ def merge(base: Json, changes: Json) -> Json:
     return merged
 
 
-def quick_model(name: str = "agent", *, p99: int = 260, faults: tuple[str, ...] = (), **changes: Any) -> Json:
-    """Return a model with four BF16 candidates whose limits are a tenth of the demo's (P99 <= 260 ms)."""
+def quick_model(name: str = "agent", *, p99: int = 520, faults: tuple[str, ...] = (), **changes: Any) -> Json:
+    """Return a model with four BF16 candidates whose limits are a fifth of the demo's (P99 <= 520 ms)."""
     model: Json = {
         "apiVersion": "specmodel.dev/v1alpha1",
         "kind": "SpeculativeModel",
@@ -44,7 +44,7 @@ def quick_model(name: str = "agent", *, p99: int = 260, faults: tuple[str, ...] 
                     {"name": "SPECMODEL_REPLAY_STARTUP_SECONDS", "value": "1"},
                 ],
             },
-            "workload": {"concurrency": [1, 4], "requestsPerCell": {"min": 24}},
+            "workload": {"concurrency": [1, 4], "requestsPerCell": {"min": 12}},
             "sla": {
                 "confidencePercent": 0,
                 "limits": [{"metric": "E2ELatency", "percentile": 99, "maxMilliseconds": p99}],

@@ -30,8 +30,8 @@ def test_an_sla_edit_redecides_from_what_was_measured_and_promotes_without_dropp
     assert shape_of(first["status"]["serving"]) == (1, 3, "None")
     measured = run_names(world)
     traffic = start_traffic(world, "agent", "agent")
-    # Within 88 ms one GPU carries one stream and two carry four: GPUs per request/s decide.
-    world.apply(quick_model(p99=88))
+    # Within 176 ms one GPU carries one stream and two carry four: GPUs per request/s decide.
+    world.apply(quick_model(p99=176))
     second = settle(world)
     counts = traffic.finish()
     assert shape_of(second["status"]["serving"]) == (2, 3, "None"), second["status"]["decision"]
@@ -67,7 +67,7 @@ def test_deleting_a_model_frees_every_gpu_and_leaves_nothing_behind(world: World
 
 
 def test_a_worse_drafter_is_measured_and_leaves_the_incumbent_serving(world: World) -> None:
-    faults = ("example/worse-eagle3=slow:0.2",)
+    faults = ("example/worse-eagle3=slow:0.4",)
     world.apply(quick_model(faults=faults))
     before = settle(world)["status"]["serving"]
     measured = run_names(world)
@@ -93,7 +93,7 @@ def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_th
 
 
 def test_a_better_drafter_is_promoted(world: World) -> None:
-    faults = ("example/better-eagle3=slow:0.08",)
+    faults = ("example/better-eagle3=slow:0.16",)
     world.apply(quick_model(faults=faults))
     before = settle(world)["status"]["serving"]
     world.apply(quick_model(faults=faults, drafter={"uri": "hf://example/better-eagle3"}))
@@ -107,7 +107,7 @@ def test_a_better_drafter_is_promoted(world: World) -> None:
 def test_a_challenger_without_gpus_waits_in_words_and_goes_on_by_itself(world: World, scarce_gpus: None) -> None:
     world.apply(quick_model(hardware={"gpusPerReplica": [1]}))
     before = settle(world)["status"]["serving"]
-    world.apply(quick_model(p99=88))
+    world.apply(quick_model(p99=176))
 
     def waits() -> bool:
         found = condition(world.get("specm", "agent"), "Progressing")
@@ -135,13 +135,13 @@ def test_scale_suspend_and_recommend_do_what_they_say(world: World) -> None:
     )
     assert scaled["status"]["serving"]["revision"] == served["revision"]
     # Suspended, a new SLA changes nothing; recommended, it changes the proposal alone.
-    world.apply(quick_model(p99=88, suspend=True))
+    world.apply(quick_model(p99=176, suspend=True))
     world.wait_until(
         "the model says that it is suspended",
         lambda: condition(world.get("specm", "agent"), "Progressing").get("reason") == "Suspended",
         seconds=60,
     )
-    world.apply(quick_model(p99=88, suspend=False, selection={"mode": "Recommend"}))
+    world.apply(quick_model(p99=176, suspend=False, selection={"mode": "Recommend"}))
     proposed = world.wait_until(
         "the proposal is told",
         lambda: (
@@ -176,7 +176,7 @@ def test_a_drafter_that_does_nothing_is_not_promoted_as_speculation(world: World
 
 
 def test_nobody_within_the_sla_means_the_baseline_serves_and_the_nearest_miss_is_named(world: World) -> None:
-    world.apply(quick_model(p99=40, hardware={"gpusPerReplica": [1]}))
+    world.apply(quick_model(p99=80, hardware={"gpusPerReplica": [1]}))
     model = world.wait_until(
         "the baseline serves",
         lambda: (
@@ -190,4 +190,4 @@ def test_nobody_within_the_sla_means_the_baseline_serves_and_the_nearest_miss_is
     assert shape_of(model["status"]["serving"]) == (1, 0, "None")
     within = condition(model, "WithinSla")
     assert within["status"] == "False"
-    assert "40 ms" in within["message"]
+    assert "80 ms" in within["message"]
