@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +234,11 @@ def test_a_run_of_another_workload_is_left_out_and_told(decide: Run, folder: Pat
         (yaml.safe_dump({**manifest(), "apiVersion": "v1"}), "apiVersion: must be specmodel.dev/v1alpha1"),
         (yaml.safe_dump({**manifest(), "specs": {}}), "specs: there is no such field"),
         (yaml.safe_dump({**manifest(), "metadata": {"name": "Agent"}}), "metadata.name"),
+        (yaml.safe_dump({**manifest(), "metadata": {"name": float("nan")}}), "metadata.name"),
+        (
+            yaml.safe_dump({**manifest(), "apiVersion": [["v1"]]}),
+            "apiVersion: must be specmodel.dev/v1alpha1, not a list",
+        ),
         (yaml.safe_dump(manifest(workload={"concurrency": [0]})), "spec.workload.concurrency[0]: "),
         (yaml.safe_dump(manifest(workload={"concurency": [1]})), "spec.workload.concurency: there is no such field"),
         (yaml.safe_dump(manifest(workload={"concurency": [1]})), "did you mean concurrency?"),
@@ -271,7 +279,14 @@ def raw_text(**changes: Any) -> str:
         (raw_text(max_concurrency=1.5), "max_concurrency: must be a whole number"),
         (raw_text(completed=-3), "completed: must be at least 0"),
         (raw_text(completed=True), "completed: must be a number"),
+        (raw_text(completed=10**400), "completed: must be at least 0 and below 1e+09, not 1000"),
         (raw_text(temperature="hot"), "temperature: must be a number"),
+        (raw_text(temperature="1e999999999"), "temperature: must be a number"),
+        (raw_text(config=f"bf16-tp{'9' * 5000}"), "config: is 'bf16-tp999"),
+        (raw_text(request_rate=1.0), "request_rate: must be inf, not 1.0"),
+        (raw_text(p99_e2el_ms=1.3, p50_e2el_ms=1.2), "p99_e2el_ms: 1.3 ms cannot be at"),
+        (raw_text(p99_e2el_ms=1.3e6, p50_e2el_ms=1.2e6), "p50_e2el_ms: 1.2e+06 ms cannot be at"),
+        (raw_text().replace('"duration"', '"duration": 1, "duration"'), "'duration' is written twice"),
         (raw_text(config="bf16-x2"), "config: is 'bf16-x2'"),
         (raw_text(config=...), "config: is missing"),
         (raw_text(config=..., gpus_per_replica=1), "speculative_tokens: is missing"),
@@ -323,6 +338,9 @@ def broken_run(**status: Any) -> Json:
         ("a: [", "is no YAML"),
         ("- 1", "must be an object"),
         ("a: 1", "kind: is missing"),
+        ("!!bool x", "is no YAML"),
+        ("!!int ''", "is no YAML"),
+        ("&a\nkind: List\nitems: [*a]", "items[0]: kind: must be BenchmarkRun, not a list in a list"),
         ("kind: List", "items: must be a list"),
         (yaml.safe_dump({**saved_run("a"), "apiVersion": "v2"}), "apiVersion: must be specmodel.dev/v1alpha1"),
         (yaml.safe_dump(broken_run(completed=-1)), "status.cells[0].completed: "),
@@ -360,6 +378,38 @@ def test_a_file_that_cannot_be_read_is_exit_2(decide: Run, folder: Path) -> None
     (folder / "x.json").rmdir()
     (folder / "x.json").write_bytes(b"\xff\xfe\x00")
     assert "is no UTF-8 text" in decide(manifest(), folder)[2]
+
+
+def test_what_is_no_plain_file_or_folder_is_exit_2_and_not_waited_for(decide: Run, folder: Path) -> None:
+    os.mkfifo(folder / "pipe.json")
+    (folder / "endless.json").symlink_to("/dev/zero")
+    code, _, err = decide(manifest(), folder)
+    assert code == 2
+    assert "pipe.json: is no file that can be read" in err
+    assert "endless.json: is no file that can be read" in err
+    code, _, err = decide(manifest(), Path("a" * 300))
+    assert code == 2
+    assert "cannot be read: File name too long" in err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_result(decide: Run, folder: Path) -> None:
+    (folder / "x.json").write_text((H200 / "bf16-tp1.json").read_text(), encoding="utf-8-sig")
+    assert decide(manifest(limit(2600)), folder)[0] == 0
+
+
+def test_it_prints_in_the_terminals_encoding_and_says_when_nobody_reads() -> None:
+    program = [sys.executable, "-c", "from specmodel.cli.main import main; raise SystemExit(main())", "decide"]
+    model = str(Path(__file__).parents[2] / "examples" / "commerce-agent.yaml")
+    program += ["-f", model, "--results", str(H200)]
+    narrow = subprocess.run(
+        program, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
+    )
+    assert (narrow.returncode, narrow.stderr) == (0, "")
+    assert "1 GPU \\u03b3=3" in narrow.stdout
+    with Path("/dev/full").open("w") as full:
+        lost = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert lost.returncode == 2
+    assert lost.stderr == "specmodel decide: stdout: cannot be written: No space left on device\n"
 
 
 def test_detailed_results_give_samples(decide: Run, folder: Path) -> None:

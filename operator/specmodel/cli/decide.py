@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -59,11 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for note in results.notes:
         print(f"specmodel decide: {note}", file=sys.stderr)
     status = _status(model, decision, results)
-    print(_rendered(status, options.output))
+    if not _print(_rendered(status, options.output)):
+        return EXIT_INPUT
     if any(one.verdict is Verdict.ELIGIBLE for one in decision.assessments):
         return 0
     print(f"specmodel decide: {decision.message}", file=sys.stderr)
     return EXIT_NOBODY_ELIGIBLE
+
+
+def _print(text: str) -> bool:
+    """Print, whatever the terminal's encoding; return False, and say so, when nobody takes it."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, errors="backslashreplace").decode(encoding), flush=True)
+    except OSError as error:
+        print(f"specmodel decide: stdout: cannot be written: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered is not tried again at exit
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from specmodel.api.labels import API_VERSION, MODEL_KIND, NAME_MAXIMUM
 from specmodel.api.model import SpeculativeModel, SpeculativeModelSpec
 from specmodel.api.rule import is_dns_label
-from specmodel.cli.reading import InputError, problems_of, read_yaml
+from specmodel.cli.reading import InputError, problems_of, read_yaml, shown
 
 TOP_LEVEL = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 
@@ -22,9 +22,7 @@ def read_model(path: Path) -> SpeculativeModel:
         raise InputError(f"{path}: is empty; it must hold a {MODEL_KIND}")
     models = [one for one in documents if isinstance(one, dict) and one.get("kind") == MODEL_KIND]
     if not models:
-        kinds = ", ".join(
-            str(one.get("kind", "no kind") if isinstance(one, dict) else "no object") for one in documents
-        )
+        kinds = ", ".join(_kind(one) for one in documents)
         raise InputError(f"{path}: kind: must be {MODEL_KIND}; found {kinds}")
     if len(models) > 1:
         names = ", ".join(_name(one) for one in models)
@@ -35,7 +33,7 @@ def read_model(path: Path) -> SpeculativeModel:
 def _parse(path: Path, value: dict[str, Any]) -> SpeculativeModel:
     problems: list[str] = []
     if value.get("apiVersion") != API_VERSION:
-        problems.append(f"{path}: apiVersion: must be {API_VERSION}, not {value.get('apiVersion')!r}")
+        problems.append(f"{path}: apiVersion: must be {API_VERSION}, not {shown(value.get('apiVersion'))}")
     problems += [f"{path}: {key}: there is no such field" for key in sorted(map(str, set(value) - TOP_LEVEL))]
     name = _name(value)
     if not is_dns_label(name, longest=NAME_MAXIMUM):
@@ -61,4 +59,10 @@ def _parse(path: Path, value: dict[str, Any]) -> SpeculativeModel:
 
 def _name(value: dict[str, Any]) -> str:
     metadata = value.get("metadata")
-    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _kind(value: object) -> str:
+    kind = value.get("kind", "no kind") if isinstance(value, dict) else "no object"
+    return kind if isinstance(kind, str) else shown(kind)

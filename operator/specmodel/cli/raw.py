@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from specmodel.api.benchmark import (
@@ -24,7 +24,7 @@ from specmodel.api.benchmark import (
 )
 from specmodel.api.model import SpeculativeModelSpec, Weights
 from specmodel.api.wire import canonical_decimal
-from specmodel.cli.reading import InputError
+from specmodel.cli.reading import InputError, shown
 from specmodel.domain.candidate import Shape
 from specmodel.domain.measurement import KnownPercentile
 from specmodel.domain.statistics import percentile
@@ -33,9 +33,12 @@ from specmodel.domain.statistics import percentile
 KEYS = {Metric.E2E_LATENCY: "e2el", Metric.TTFT: "ttft", Metric.TPOT: "tpot"}
 WEIGHTS_OF = {"bf16": Weights.NONE.value, "fp8": Weights.FP8.value}
 
-_CONFIG = re.compile(r"^(bf16|fp8)-tp([1-9][0-9]*)(?:-g([0-9]+))?$")
-_PERCENTILE = re.compile(r"^(?:p([0-9]+)|(median))_(e2el|ttft|tpot|itl)_ms$")
+_CONFIG = re.compile(r"(bf16|fp8)-tp([1-9][0-9]{0,3})(?:-g([0-9]{1,4}))?")
+_PERCENTILE = re.compile(r"(?:p([1-9][0-9]?)|(median))_(e2el|ttft|tpot|itl)_ms")
 _LIMIT = 1e9
+#: Streams x seconds that a closed loop spends in requests is throughput x latency. A P99 so many times below, or a
+#: median so many times above, is in another unit.
+_UNIT_FACTOR = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ def read_result(value: Mapping[str, Any], where: str, temperatures: tuple[str, .
     samples = reader.samples()
     shape = reader.shape()
     completed = reader.whole("completed")
+    reader.require_closed_loop(concurrency)
     cell = Cell(
         concurrency=concurrency,
         temperature=temperature,
@@ -83,6 +87,7 @@ def read_result(value: Mapping[str, Any], where: str, temperatures: tuple[str, .
         itl=_percentiles(stated),
         acceptance=reader.acceptance(),
     )
+    reader.require_milliseconds(cell)
     return RawResult(
         where=where,
         shape=shape,
@@ -141,11 +146,11 @@ class _Reader:
 
     def checked(self, key: str, found: object) -> float:
         if isinstance(found, bool) or not isinstance(found, int | float):
-            raise self.fault(key, f"must be a number, not {found!r}")
-        if not math.isfinite(found):
+            raise self.fault(key, f"must be a number, not {shown(found)}")
+        if isinstance(found, float) and not math.isfinite(found):
             raise self.fault(key, f"must be a finite number, not {found!r}")
         if not 0 <= found < _LIMIT:
-            raise self.fault(key, f"must be at least 0 and below {_LIMIT:g}, not {found!r}")
+            raise self.fault(key, f"must be at least 0 and below {_LIMIT:g}, not {shown(found)}")
         return float(found)
 
     def whole(self, key: str, *, least: int = 0) -> int:
@@ -161,6 +166,28 @@ class _Reader:
             return self.whole("failed")
         return max(0, self.whole("num_prompts") - completed) if "num_prompts" in self.value else 0
 
+    def require_closed_loop(self, concurrency: int) -> None:
+        """Refuse a result whose requests were paced: it says nothing of as many streams as it names."""
+        rate = self.value.get("request_rate")
+        if rate is not None and rate != "inf":
+            words = f"must be inf, not {shown(rate)}: a paced load does not keep {concurrency} streams busy"
+            raise self.fault("request_rate", words)
+
+    def require_milliseconds(self, cell: Cell) -> None:
+        """Refuse latencies that cannot be of this load in the unit of their keys."""
+        rate, latency = float(cell.requests_per_second), cell.e2e_latency
+        if latency is None or not rate or not cell.completed:
+            return
+        streams = min(cell.concurrency, cell.completed + cell.failed)
+        is_low = rate * latency.p99_microseconds / 1e6 * _UNIT_FACTOR < streams
+        is_high = rate * latency.p50_microseconds / 1e6 > streams * _UNIT_FACTOR
+        if is_low or is_high:
+            key, value = ("p99", latency.p99_microseconds) if is_low else ("p50", latency.p50_microseconds)
+            words = (
+                f"{value / 1000:g} ms cannot be at {rate:g} req/s with {streams} streams; latencies are milliseconds"
+            )
+            raise self.fault(f"{key}_e2el_ms", words)
+
     def temperature(self, temperatures: tuple[str, ...]) -> str:
         found = self.value.get("temperature")
         if found is None:
@@ -169,16 +196,16 @@ class _Reader:
             raise self.fault("temperature", f"is missing, and the workload has several ({', '.join(temperatures)})")
         try:
             text = canonical_decimal(str(found))
-        except InvalidOperation as error:
-            raise self.fault("temperature", f"must be a number, not {found!r}") from error
+        except ArithmeticError as error:
+            raise self.fault("temperature", f"must be a number, not {shown(found)}") from error
         if not re.fullmatch(r"[0-2](\.[0-9]{1,3})?", text):
-            raise self.fault("temperature", f"must be from 0 to 2.999 with at most three decimals, not {found!r}")
+            raise self.fault("temperature", f"must be from 0 to 2.999 with at most three decimals, not {shown(found)}")
         return text
 
     def shape(self) -> Shape:
         """Return what was measured, from `config` or from metadata."""
         config = self.value.get("config")
-        found = _CONFIG.match(config) if isinstance(config, str) else None
+        found = _CONFIG.fullmatch(config) if isinstance(config, str) else None
         if found is not None:
             return Shape(
                 gpus_per_replica=int(found[2]), speculative_tokens=int(found[3] or 0), weights=WEIGHTS_OF[found[1]]
@@ -187,7 +214,7 @@ class _Reader:
         missing = [key for key in keys if self.value.get(key) is None]
         if len(missing) == len(keys):
             form = "must be {bf16|fp8}-tp{N} or {bf16|fp8}-tp{N}-g{γ}, or give metadata " + ", ".join(keys)
-            raise self.fault("config", f"{'is missing' if config is None else f'is {config!r}'}; it {form}")
+            raise self.fault("config", f"{'is missing' if config is None else f'is {shown(config)}'}; it {form}")
         if missing:
             raise self.fault(missing[0], "is missing beside the other metadata of the shape")
         weights = self.value["weights"]
@@ -212,7 +239,7 @@ class _Reader:
         """Return stated percentiles in milliseconds by metric's key and percent; a median is P50."""
         stated: dict[tuple[str, int], float] = {}
         for key, found in self.value.items():
-            match = _PERCENTILE.match(key)
+            match = _PERCENTILE.fullmatch(key)
             if match is None:
                 continue
             value = self.checked(key, found)

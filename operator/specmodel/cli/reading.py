@@ -15,6 +15,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 PROBLEMS_SHOWN = 20
+#: More than any result or manifest; what is longer is something else.
+CHARACTERS_MAXIMUM = 64 * 1024 * 1024
+SHOWN_MAXIMUM = 80
 
 
 class InputError(Exception):
@@ -48,11 +51,23 @@ _StrictLoader.yaml_implicit_resolvers = {
 def read_text(path: Path) -> str:
     """Return a file's text. Raises `InputError`."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(CHARACTERS_MAXIMUM + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is no UTF-8 text: {error.reason} at byte {error.start}") from error
+    if len(text) > CHARACTERS_MAXIMUM:
+        raise InputError(f"{path}: is longer than {CHARACTERS_MAXIMUM} characters: it is no result and no manifest")
+    return text
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: shortened, and without looking into what may be without end."""
+    if not isinstance(value, str | int | float | None):
+        return f"a {type(value).__name__}"
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAXIMUM else f"{text[:SHOWN_MAXIMUM]}..."
 
 
 def read_yaml(path: Path) -> list[Any]:
@@ -64,7 +79,8 @@ def read_yaml(path: Path) -> list[Any]:
         mark = error.problem_mark
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise InputError(f"{path}{where}: is no YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        # What PyYAML raises for a tag that does not fit its value.
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path}: is no YAML: {first}") from error
 
@@ -75,7 +91,7 @@ def read_json(path: Path) -> list[Any]:
     NaN and infinities, which Python writes and JSON does not have, are refused.
     """
     text = read_text(path)
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated)
     values: list[Any] = []
     at = 0
     while True:
@@ -97,10 +113,19 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(message)
 
 
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        message = f"{next(key for key in found if keys.count(key) > 1)!r} is written twice"
+        raise ValueError(message)
+    return found
+
+
 def _near(text: str, start: int, message: str) -> str:
     """Return the key before the first constant that was refused, for the message."""
     constant = message.split(" ", maxsplit=1)[0]
-    at = text.find(constant, start)
+    at = text.find(constant, start) if message.endswith("is no number") else -1
     keys = text[:at].rsplit('"', 2) if at >= 0 else []
     return f" (key {keys[1]})" if len(keys) == 3 else ""
 

@@ -24,7 +24,7 @@ from specmodel.api.labels import API_VERSION, RUN_KIND
 from specmodel.api.model import SpeculativeModel
 from specmodel.api.wire import canonical_decimal
 from specmodel.cli.raw import RawResult, is_raw, read_result, require_percentiles
-from specmodel.cli.reading import InputError, problems_of, read_json, read_yaml
+from specmodel.cli.reading import InputError, problems_of, read_json, read_yaml, shown
 from specmodel.domain.assessment import levels_of, temperatures_of
 from specmodel.domain.candidate import Candidate, Shape
 from specmodel.domain.measurement import Measurement, gather
@@ -74,17 +74,19 @@ def read_results(folder: Path, model: SpeculativeModel, candidates: Sequence[Can
 
 
 def _files(folder: Path) -> list[Path]:
-    if not folder.exists():
-        raise InputError(f"{folder}: there is no such folder")
-    if not folder.is_dir():
-        raise InputError(f"{folder}: is no folder; --results takes the folder that holds the results")
     try:
+        if not folder.exists():
+            raise InputError(f"{folder}: there is no such folder")
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is no folder; --results takes the folder that holds the results")
         return sorted(path for path in folder.iterdir() if path.suffix.lower() in JSON_SUFFIXES | YAML_SUFFIXES)
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
 def _read_file(path: Path, model: SpeculativeModel, found: _Found) -> None:
+    if path.is_fifo() or path.is_socket() or path.is_char_device() or path.is_block_device():
+        raise InputError(f"{path}: is no file that can be read")
     is_json = path.suffix.lower() in JSON_SUFFIXES
     values = read_json(path) if is_json else read_yaml(path)
     if not values:
@@ -117,6 +119,8 @@ def _read_value(value: Any, where: str, model: SpeculativeModel, found: _Found, 
         if not isinstance(listed, list):
             raise InputError(f"{where}: items: must be a list of {RUN_KIND}s")
         for index, one in enumerate(listed):
+            if isinstance(one, dict) and one.get("kind") in LIST_KINDS:
+                raise InputError(f"{where} items[{index}]: kind: must be {RUN_KIND}, not a list in a list")
             _read_value(one, f"{where} items[{index}]", model, found, is_json=is_json)
         return
     # Other objects may lie beside the runs, the model itself for one.
@@ -126,7 +130,7 @@ def _read_value(value: Any, where: str, model: SpeculativeModel, found: _Found, 
 
 def _read_run(value: Mapping[str, Any], where: str) -> Run:
     if value.get("apiVersion") != API_VERSION:
-        raise InputError(f"{where}: apiVersion: must be {API_VERSION}, not {value.get('apiVersion')!r}")
+        raise InputError(f"{where}: apiVersion: must be {API_VERSION}, not {shown(value.get('apiVersion'))}")
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not name:
