@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import golang, paths
+from tests.cluster import children, golang, paths
 from tests.cluster.faults import ClusterError, duration, say, tail
 from tests.cluster.versions import BUILD_FLAGS, KIND, LINKER_FLAGS, TOOLS, Group, Program, kubernetes
 
@@ -192,7 +192,12 @@ def _run(
         (Path(scratch) / "errors").open("w") as errors,
     ):
         child = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=out, stderr=errors, start_new_session=True
+            children.bound([str(word) for word in command]),
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
         )
         deadline = time.monotonic() + seconds
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import build
+from tests.cluster import build, children
 from tests.cluster.faults import ClusterError
 from tests.cluster.paths import NODE, Paths
 
@@ -56,7 +56,7 @@ def try_command(
     """Run a command and return how it ended. Raises ClusterError only when it does not end."""
     try:
         return subprocess.run(
-            command,
+            children.bound(command),
             input=stdin or "",
             capture_output=True,
             text=True,

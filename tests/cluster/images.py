@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cluster import archive, clients, paths, prepare, state
+from tests.cluster import archive, children, clients, paths, prepare, state
 from tests.cluster.faults import ClusterError, duration, say
 from tests.cluster.paths import REPOSITORY, Paths
 
@@ -246,7 +246,13 @@ def _forget_layers() -> None:
 def _run(command: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
-            command, input="", capture_output=True, text=True, check=False, timeout=BUILD_SECONDS, cwd="/"
+            children.bound(command),
+            input="",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=BUILD_SECONDS,
+            cwd="/",
         )
     except subprocess.TimeoutExpired:
         raise ClusterError(f"{' '.join(command)}: not done within {BUILD_SECONDS // 60} minutes") from None

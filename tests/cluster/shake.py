@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shakes the cluster: kills `up` and `down` at random moments and sees whether the next ones put everything right.
 
-It compares the machine before and after: processes, interfaces, routes, mounts, cgroups, namespaces, folders. It uses a
+It compares the machine before and after: processes, interfaces, routes, rules, mounts, cgroups, folders. It uses a
 cluster of its own name and leaves others alone. Run as root: `python3 tests/cluster/shake.py --times 10`.
 """
 
@@ -44,7 +44,6 @@ def picture() -> dict[str, set[str]]:
         "processes": processes,
         "interfaces": {line.split("@")[0] for line in lines("ip", "-o", "link", "show")},
         "routes": lines("ip", "route", "show", "table", "all"),
-        "namespaces": lines("lsns", "--noheadings", "--output", "NS,TYPE"),
         "mounts": set(Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()),
         "cgroups": {str(each) for each in cgroups},
         "rules": lines("iptables-save"),
@@ -56,7 +55,7 @@ def picture() -> dict[str, set[str]]:
 
 
 def differences(before: dict[str, set[str]]) -> list[str]:
-    """Return what is there now and was not, after giving the kernel a moment to take interfaces and namespaces away."""
+    """Return what is there now and was not, after giving the kernel a moment to take interfaces away."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         after = picture()
