@@ -127,6 +127,14 @@ def test_the_measured_files_as_they_are_give_the_ground_truth(
     assert {one["type"]: one["status"] for one in status["conditions"]} == {"Benchmarked": "True", "WithinSla": "True"}
 
 
+@pytest.mark.parametrize("generation", [-1, True, "x", [], 1.5])
+def test_a_generation_that_is_none_is_not_shown(decide: Run, generation: Any) -> None:
+    model = {**manifest(limit(2600)), "metadata": {"name": "agent", "generation": generation}}
+    code, out, _ = decide(model, H200)
+    assert code == 0
+    assert {one["observedGeneration"] for one in json.loads(out)["conditions"]} == {0}
+
+
 def test_nobody_eligible_is_exit_3_with_the_nearest_miss(decide: Run) -> None:
     code, out, err = decide(manifest(limit(600)), H200)
     assert code == 3

@@ -52,7 +52,7 @@ def _parse(path: Path, value: dict[str, Any]) -> SpeculativeModel:
     return SpeculativeModel(
         name=name,
         namespace=str(metadata.get("namespace") or "default"),
-        generation=generation if isinstance(generation, int) else 0,
+        generation=max(0, generation) if type(generation) is int else 0,
         spec=spec,
     )
 
