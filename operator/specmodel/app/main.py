@@ -224,7 +224,7 @@ class Operator:
             _die(f"lost the Lease: {why}")
 
     async def _watch(self, client: Client, bells: Bells) -> None:
-        can_watch_nodes = not self.options.namespaces and await _can_list_nodes(client)
+        can_watch_nodes = await self._wait_for_kinds(client)
         if not can_watch_nodes:
             self._say("nodes are not watched: free GPUs are not known, or are looked up with each pass")
         existing = asyncio.all_tasks()
@@ -238,6 +238,16 @@ class Operator:
         )
         self._listen_to_signals()  # kopf took them
         await kopf.run_tasks(tasks, ignored=existing)
+
+    async def _wait_for_kinds(self, client: Client) -> bool:
+        """Return, once models and runs can be listed, whether nodes can be: kopf watches no kind that comes later."""
+        while True:
+            try:
+                await self._look(client)
+                return not self.options.namespaces and await _can_list_nodes(client)
+            except ApiError as error:
+                self._say("waiting for the CRDs and the right to list", why=error.message)
+            await asyncio.sleep(RESYNC_RETRY)
 
     async def _resync(self, client: Client, bells: Bells) -> None:
         """Look at all objects now and then, so that nothing depends on a watch alone. Sends no write."""
