@@ -28,22 +28,36 @@ CGROUPS = Path("/proc/self/mounts")
 
 @contextmanager
 def alone(paths: Paths) -> Iterator[None]:
-    """Let one `up` or `down` of a cluster run at a time. The lock is a socket's name: it goes with its process."""
+    """Let one `up` or `down` of a cluster run at a time."""
+    with _lock(paths.name, f"another command is changing cluster {paths.name!r}: waiting for it"):
+        yield
+
+
+@contextmanager
+def choosing_addresses() -> Iterator[None]:
+    """Let one cluster at a time choose addresses, until its routes show that they are taken."""
+    with _lock("/addresses", "another cluster is choosing its addresses: waiting for it"):
+        yield
+
+
+@contextmanager
+def _lock(name: str, waiting: str) -> Iterator[None]:
+    """Hold a lock whose only substance is a socket's name: it goes with its process."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as lock:
         told = False
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
-                lock.bind(f"\0specmodel-cluster/{paths.name}")
+                lock.bind(f"\0specmodel-cluster/{name}")
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
             if not told:
-                say(f"another command is changing cluster {paths.name!r}: waiting for it")
+                say(waiting)
                 told = True
             if time.monotonic() > deadline:
-                raise ClusterError(f"another command held cluster {paths.name!r} for {LOCK_SECONDS // 60} minutes")
+                raise ClusterError(f"{waiting} ended after {LOCK_SECONDS // 60} minutes")
             time.sleep(0.2)
         yield
 

@@ -42,7 +42,7 @@ def up(paths: Paths, *, release: str, gpu_count: int) -> None:
         prepare.prepare()
         build.build(release)
         started = time.monotonic()
-        _bring_up(paths, State(kubernetes=release, slot=host.free_slot().slot), gpu_count)
+        _bring_up(paths, release, gpu_count)
         took = duration(time.monotonic() - started)
         say(f"cluster {paths.name!r} (Kubernetes {release}, {gpu_count} GPUs) is up after {took}")
 
@@ -91,7 +91,18 @@ def _restore_gpus(cluster: Access, count: int) -> None:
         gpus.put(cluster, count)
 
 
-def _bring_up(paths: Paths, chosen: State, gpu_count: int) -> None:
+def _bring_up(paths: Paths, release: str, gpu_count: int) -> None:
+    with host.choosing_addresses():
+        chosen = State(kubernetes=release, slot=host.free_slot().slot)
+        _start(paths, chosen)
+    _load_sandbox_image(paths, chosen)
+    _wait_ready(paths, chosen)
+    gpus.offer(clients.access(paths, release), gpu_count)
+    paths.ready.touch()
+
+
+def _start(paths: Paths, chosen: State) -> None:
+    """Start the node's processes, linked to this machine."""
     for folder in (paths.run, paths.data, paths.logs, paths.run / "cni"):
         folder.mkdir(parents=True, exist_ok=True)
     paths.run.chmod(0o700)
@@ -104,10 +115,6 @@ def _bring_up(paths: Paths, chosen: State, gpu_count: int) -> None:
     host.make_cgroups(paths)
     supervisor = _start_supervisor(paths)
     host.lay_link(chosen.addresses, supervisor)
-    _load_sandbox_image(paths, chosen)
-    _wait_ready(paths, chosen)
-    gpus.offer(clients.access(paths, chosen.kubernetes), gpu_count)
-    paths.ready.touch()
 
 
 def _plan(paths: Paths, chosen: State) -> dict[str, object]:
