@@ -136,10 +136,18 @@ class TargetServer:
         long = await self._try(Prompt(path=COMPLETIONS, body={"prompt": words_of(generator, many)}))
         if short.error or long.error or long.prompt_tokens <= short.prompt_tokens:
             problem = short.error or long.error or "usage.prompt_tokens does not grow with the prompt"
+            await self._must_still_answer(problem)
             message = f"{self.url}{COMPLETIONS} completes neither token ids nor text for model {self.model}: {problem}"
             raise ModelNotServedError(message)
         rate = (long.prompt_tokens - short.prompt_tokens) / (many - few)
         return Words(tokens_per_word=rate, tokens_before=short.prompt_tokens - rate * few)
+
+    async def _must_still_answer(self, problem: str) -> None:
+        """Raise TargetUnreachableError when nothing answers any more: an engine may die at its first request."""
+        try:
+            await self._get("/health")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise TargetUnreachableError(f"{self.url} stopped answering after its first requests: {problem}") from error
 
     async def _try(self, prompt: Prompt) -> RequestRecord:
         load = Load(url=self.url, model=self.model, concurrency=1, temperature=0.0, output_tokens=2, ignore_eos=False)

@@ -31,6 +31,8 @@ BACKOFF_FIRST = timedelta(seconds=10)
 BACKOFF_MAXIMUM = timedelta(minutes=5)
 #: A Job that ended without a word is given this long beyond its deadline, then the attempt counts as failed.
 SILENCE = timedelta(minutes=3)
+#: A Job may notice a dead engine before the kubelet tells of it: an outcome is not judged before that.
+KUBELET_LAG = timedelta(seconds=10)
 #: Outcomes that no further attempt would change.
 FINAL_OUTCOMES = frozenset({"DeadlineExceeded", "ModelNotServed", "InvalidRun"})
 #: Kinds of a run's own objects beside the Job, in the order in which they are made.
@@ -101,6 +103,9 @@ def job_steps(run: Run, setting: Setting, *, engine: Pod | None = None, ready: s
         return Steps(actions=_write(run, setting, "all is measured", complete=complete))
     if run.job is None:
         return _start(run, setting, engine, server_ready)
+    lag = _until_kubelet_told(run, setting.now) if outcome and engine is not None else None
+    if lag is not None:
+        return Steps(wake_after=lag, message=f"the load ended ({outcome}); was it the engine that died?")
     if outcome in FINAL_OUTCOMES:
         return Steps(actions=close(run, setting, outcome, message or outcome))
     fault = _fault(run, run.job, setting, engine, (outcome, message))
@@ -109,6 +114,12 @@ def job_steps(run: Run, setting: Setting, *, engine: Pod | None = None, ready: s
     running = (ConditionStatus.FALSE, "Running", f"Job {run.job.name} is measuring.")
     actions = _write(run, setting, "the Job runs", server_ready=server_ready, complete=running, engine=engine)
     return Steps(actions=actions, wake_after=_until(run.job.created_at + _patience(run), setting.now))
+
+
+def _until_kubelet_told(run: Run, now: datetime) -> timedelta | None:
+    """Return how long the kubelet may still take to tell that the engine died, or None when it has had its time."""
+    written = parse_stamp(run.status.progress.updated_at) if run.status.progress else None
+    return written + KUBELET_LAG - now if written is not None and now < written + KUBELET_LAG else None
 
 
 def _start(run: Run, setting: Setting, engine: Pod | None, server_ready: Finding) -> Steps:
