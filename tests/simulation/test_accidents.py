@@ -111,6 +111,25 @@ def test_the_stable_service_that_someone_deletes_comes_back(seed: int | None) ->
     return rehearsal
 
 
+@pytest.mark.parametrize("spec", [within(2600), within(1)], ids=["eligible", "nobody eligible"])
+@pytest.mark.parametrize("mode", ["Auto", "Recommend"])
+@pytest.mark.parametrize("accident", ["deleted", "edited"])
+def test_what_serves_outlives_its_service(spec: dict[str, Any], mode: str, accident: str) -> None:
+    rehearsal = rehearse(model_of(spec))
+    rehearsal.run()
+    rehearsal.cluster.edit(model_of(spec | {"selection": {"mode": mode}}))
+    rehearsal.run()
+    before = rehearsal.cluster.servers()
+    assert len(before) == 1
+    if accident == "deleted":
+        del rehearsal.cluster.objects[("Service", "agent")]
+    else:
+        rehearsal.cluster.objects[("Service", "agent")]["spec"]["selector"]["specmodel.dev/revision"] = "0000000000"
+    rehearsal.run()
+    assert rehearsal.cluster.servers() == before
+    assert rehearsal.cluster.endpoints("agent")
+
+
 @in_any_order
 def test_a_pod_that_serves_and_is_evicted_is_reported_and_replaced(seed: int | None) -> Rehearsal:
     rehearsal = rehearse(model_of({}), seed=seed)

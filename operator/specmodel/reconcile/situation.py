@@ -77,12 +77,18 @@ class Situation:
 
 
 def serving_server(observation: Observation) -> Server | None:
-    """Return the server that the stable Service selects, if its Deployment is there."""
-    if observation.service is None:
-        return None
-    wanted = observation.service.revision
-    found = (s for s in observation.servers if s.role == ROLE_SERVE and s.revision == wanted)
-    return next(found, None)
+    """Return the server that the stable Service selects, if its Deployment is there.
+
+    Someone may have deleted the Service or edited its selector. Then it is the newest server whose pods were promoted
+    (they have answered): it goes on running, and the Service comes back to it or to what is decided.
+    """
+    servers = [server for server in observation.servers if server.role == ROLE_SERVE]
+    if observation.service is not None:
+        selected = next((s for s in servers if s.revision == observation.service.revision), None)
+        if selected is not None:
+            return selected
+    promoted = [s for s in servers if not s.is_being_deleted and any(p.is_ready and p.has_answered for p in s.pods)]
+    return max(promoted, key=lambda server: (server.created_at, server.name), default=None)
 
 
 def understand(model: SpeculativeModel, observation: Observation, settings: Settings) -> Situation:
