@@ -111,6 +111,38 @@ async def test_a_target_that_does_not_answer_is_given_up_after_its_time() -> Non
             await target.wait_until_served(0.1)
 
 
+async def test_no_redirect_is_followed_and_its_location_is_named() -> None:
+    elsewhere: list[str] = []
+
+    async def redirect(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": f"/elsewhere{request.path}"})
+
+    async def answer(request: web.Request) -> web.Response:
+        elsewhere.append(request.path)
+        return web.json_response({"data": [{"id": "tiny"}], "version": "1.0"})
+
+    app = web.Application()
+    app.router.add_route("*", "/elsewhere/{rest:.*}", answer)
+    app.router.add_route("*", "/{rest:.*}", redirect)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    engine = EngineServer(url=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    try:
+        async with open_session(stall_seconds=5) as session:
+            target = TargetServer(session=session, url=engine.url, model="tiny")
+            with pytest.raises(TargetUnreachableError, match="HTTP 307 redirects to '/elsewhere/v1/models'"):
+                await target.wait_until_served(0.1)
+            with pytest.raises(TargetUnreachableError, match="HTTP 307 redirects to '/elsewhere/metrics'"):
+                await target.counters()
+            assert (await target.identity()).version == ""
+            (record,) = (await run_cell(session, load_of(engine), [PROMPT], PATIENCE)).records
+    finally:
+        await runner.cleanup()
+    assert "HTTP 307 redirects to '/elsewhere/v1/completions'" in record.error
+    assert elsewhere == []
+
+
 def _raw(*parts: bytes) -> Callable[[web.Request], Any]:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

@@ -30,6 +30,7 @@ KEEPALIVE_SECONDS = 2.0
 
 CONNECT_SECONDS = 30.0
 ERROR_TEXT_MAXIMUM = 300
+LOCATION_MAXIMUM = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +235,9 @@ async def _timed(session: aiohttp.ClientSession, load: Load, path: str, body: di
     latest = start
     gaps: list[float] = []
     usage: object = None
-    async with session.post(load.url + path, json=body) as response:
+    async with session.post(load.url + path, json=body, allow_redirects=False) as response:
+        if is_redirection(response.status):
+            return RequestRecord(error=redirection(response)[:ERROR_TEXT_MAXIMUM])
         if response.status != 200:
             text = (await response.content.read(ERROR_TEXT_MAXIMUM)).decode(errors="replace")
             return RequestRecord(error=f"HTTP {response.status}: {text}"[:ERROR_TEXT_MAXIMUM])
@@ -262,6 +265,18 @@ async def _timed(session: aiohttp.ClientSession, load: Load, path: str, body: di
         ),
         load,
     )
+
+
+def is_redirection(status: int) -> bool:
+    """Return whether an HTTP status sends the client elsewhere. None is followed: only the target is measured."""
+    return 300 <= status < 400
+
+
+def redirection(response: aiohttp.ClientResponse) -> str:
+    """Return what a redirecting answer says, for people, with its Location cut to a bounded length."""
+    location = response.headers.get("Location", "")[:LOCATION_MAXIMUM]
+    where = f"to {location!r}" if location else "without a Location"
+    return f"HTTP {response.status} redirects {where}; redirects are not followed: name the final URL as the target"
 
 
 def _checked(record: RequestRecord, load: Load) -> RequestRecord:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from specmodel.bench.counters import TEXT_MAXIMUM_BYTES, Counters, read_counters
-from specmodel.bench.load import Load, Prompt, RequestRecord, request
+from specmodel.bench.load import Load, Prompt, RequestRecord, is_redirection, redirection, request
 from specmodel.bench.prompts import COMPLETIONS, TokenIds, Words, words_of
 
 #: One answer of the target, apart from the load.
@@ -64,7 +64,7 @@ class TargetServer:
         while True:
             try:
                 status, text = await self._get("/v1/models")
-                problem = f"HTTP {status}"
+                problem = text if is_redirection(status) else f"HTTP {status}"
             except (aiohttp.ClientError, OSError) as error:
                 status, text = 0, ""
                 problem = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
@@ -104,7 +104,7 @@ class TargetServer:
     async def counters(self) -> Counters:
         """Return the counters of /metrics; empty where the target has no such page.
 
-        Raises TargetUnreachableError when it does not answer, MetricsError for a page that cannot be parsed.
+        Raises TargetUnreachableError when it does not answer or redirects, MetricsError for a bad page.
         """
         for attempt in (1, 2, 3):
             try:
@@ -114,6 +114,9 @@ class TargetServer:
             else:
                 if status == 200:
                     return read_counters(text)
+                if is_redirection(status):
+                    message = f"{self.url}/metrics: {text}"
+                    raise TargetUnreachableError(message)
                 if status < 500:
                     return Counters()
                 problem = f"HTTP {status}"
@@ -154,8 +157,11 @@ class TargetServer:
         return await request(self.session, load, prompt)
 
     async def _get(self, path: str, *, maximum: int = ANSWER_MAXIMUM_BYTES) -> tuple[int, str]:
+        """Return the status and the body, or in the body's place what a redirect says: none is followed."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
-        async with self.session.get(self.url + path, timeout=timeout) as response:
+        async with self.session.get(self.url + path, timeout=timeout, allow_redirects=False) as response:
+            if is_redirection(response.status):
+                return response.status, redirection(response)
             content = bytearray()
             async for chunk in response.content.iter_any():
                 content += chunk
