@@ -60,6 +60,39 @@ def test_without_any_gpu_the_first_candidate_waits_and_names_the_products_seen(s
 
 
 @in_any_order
+def test_a_node_selector_that_matches_no_node_of_the_product_is_quoted(seed: int | None) -> Rehearsal:
+    spec = {"hardware": {"nodeSelector": {"pool": "blue"}}}
+    rehearsal = rehearse(model_of(spec), seed=seed, nodes={"node-a": 2, "node-b": 2})
+    rehearsal.run()
+    assert waits(rehearsal, "NoMatchingGPU")
+    message = rehearsal.condition(ConditionType.PROGRESSING).message
+    assert "hardware.nodeSelector {pool: blue} or taints keep the pods off the 2 nodes that offer" in message
+    assert "No node offers" not in message
+    rehearsal.cluster.node_labels["pool"] = "blue"
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    return rehearsal
+
+
+@in_any_order
+def test_taints_and_cordons_that_keep_pods_off_the_product_are_named(seed: int | None) -> Rehearsal:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    rehearsal = rehearse(model_of({}), seed=seed, taints=[taint])
+    rehearsal.run()
+    assert waits(rehearsal, "NoMatchingGPU")
+    message = rehearsal.condition(ConditionType.PROGRESSING).message
+    assert "Taints keep the pods off the 1 node that offers NVIDIA-H100-80GB-HBM3" in message
+    rehearsal.cluster.taints.clear()
+    rehearsal.cluster.cordoned = True
+    rehearsal.run()
+    assert "are cordoned" in rehearsal.condition(ConditionType.PROGRESSING).message
+    rehearsal.cluster.cordoned = False
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    return rehearsal
+
+
+@in_any_order
 def test_gpus_of_others_are_counted(seed: int | None) -> Rehearsal:
     rehearsal = rehearse(model_of({}), seed=seed, foreign={"node-a": 3})
     rehearsal.run()

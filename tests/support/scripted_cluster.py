@@ -84,6 +84,10 @@ class ScriptedCluster:
     #: GPUs that other people's pods hold, by node.
     foreign: dict[str, int] = field(default_factory=dict)
     product: str = H100
+    #: Labels of every node beside its product's, and its taints.
+    node_labels: dict[str, str] = field(default_factory=dict)
+    taints: list[Wire] = field(default_factory=list)
+    cordoned: bool = False
     may_read_nodes: bool = True
     #: Benchmark Jobs that fail from now on without a word.
     jobs_fail: int = 0
@@ -292,15 +296,17 @@ class ScriptedCluster:
         requested = reading.requests_by_node(self.pods(), GPU)
         nodes = [
             {
-                "metadata": {"name": name, "labels": {reading.GPU_PRODUCT: self.product}},
-                "status": {"allocatable": {GPU: str(gpus)}},
+                "metadata": {"name": name, "labels": {reading.GPU_PRODUCT: self.product, **self.node_labels}},
+                "spec": {"taints": self.taints, "unschedulable": self.cordoned},
+                "status": {"allocatable": {GPU: str(gpus)}, "conditions": [{"type": "Ready", "status": "True"}]},
             }
             for name, gpus in self.nodes.items()
         ]
         for name, gpus in self.foreign.items():
             requested[name] = requested.get(name, 0) + gpus
         wanted = set((self.model.spec.hardware.gpu_products if self.model else None) or self.settings.gpu_products)
-        hosts = [node for node in nodes if self.product in wanted]
+        model = self.model
+        hosts = [node for node in nodes if model is None or reading.can_host(node, model, wanted, GPU)]
         return reading.read_supply(nodes, hosts, requested, GPU)
 
     # ---- physics

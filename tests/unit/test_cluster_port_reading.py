@@ -322,6 +322,13 @@ def test_the_supply_names_every_product_that_was_seen() -> None:
     assert (supply.free, supply.products_seen) == (1, ("NVIDIA-A100", H100))
 
 
+def test_the_supply_counts_nodes_that_could_run_pods_whatever_their_labels_and_taints() -> None:
+    tainted = node("n2", spec={"taints": [{"key": "team", "effect": "NoSchedule"}]})
+    cordoned, down = node("n3", spec={"unschedulable": True}), node("n4", ready="False")
+    supply = reading.read_supply(iter([node(), tainted, cordoned, down]), [], {}, GPU)
+    assert supply.products_ready == (H100, H100)
+
+
 # Prompts
 
 

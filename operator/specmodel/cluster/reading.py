@@ -409,9 +409,7 @@ def product_of(node: Wire) -> str:
 
 def can_host(node: Wire, model: SpeculativeModel, products: Iterable[str], resource: str) -> bool:
     """Return whether the model's pods could run on a node by product, readiness, selector and taints."""
-    if product_of(node) not in set(products) or _is_shared(node):
-        return False
-    if is_terminating(node) or true_condition(node, "Ready") is None or member(node, "spec", "unschedulable") is True:
+    if product_of(node) not in set(products) or not _is_usable(node):
         return False
     hardware = model.spec.hardware
     if any(label(node, key) != value for key, value in hardware.node_selector.items()):
@@ -422,6 +420,13 @@ def can_host(node: Wire, model: SpeculativeModel, products: Iterable[str], resou
     return all(
         any(_tolerates(t, taint) for t in tolerations) for taint in taints if taint.get("effect") != "PreferNoSchedule"
     )
+
+
+def _is_usable(node: Wire) -> bool:
+    """Return whether a node runs new pods on whole GPUs, as far as its labels and taints let them in."""
+    if is_terminating(node) or true_condition(node, "Ready") is None or member(node, "spec", "unschedulable") is True:
+        return False
+    return not _is_shared(node)
 
 
 def _is_shared(node: Wire) -> bool:
@@ -459,6 +464,7 @@ def requests_by_node(pods: Iterable[Wire], resource: str) -> dict[str, int]:
 
 def read_supply(nodes: Iterable[Wire], hosts: Iterable[Wire], requested: Mapping[str, int], resource: str) -> GpuSupply:
     """Return the supply: `hosts` are the nodes that can host the model, `nodes` all (for the products seen)."""
+    everyone = list(nodes)
     return GpuSupply(
         nodes=tuple(
             NodeGpus(
@@ -469,7 +475,8 @@ def read_supply(nodes: Iterable[Wire], hosts: Iterable[Wire], requested: Mapping
             )
             for node in sorted(hosts, key=name_of)
         ),
-        products_seen=tuple(sorted({product_of(node) for node in nodes} - {""})),
+        products_seen=tuple(sorted({product_of(node) for node in everyone} - {""})),
+        products_ready=tuple(sorted(product_of(node) for node in everyone if product_of(node) and _is_usable(node))),
     )
 
 

@@ -145,6 +145,8 @@ class GpuSupply:
 
     nodes: tuple[NodeGpus, ...] = ()
     products_seen: tuple[str, ...] = ()
+    #: Product of each Ready, uncordoned node with whole GPUs, one entry a node, whatever its labels and taints (sorted).
+    products_ready: tuple[str, ...] = ()
     #: False when the operator may not read nodes: it then cannot know what is free and says so.
     is_known: bool = True
 

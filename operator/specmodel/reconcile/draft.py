@@ -18,7 +18,7 @@ from specmodel.manifests.difference import first_difference
 from specmodel.manifests.names import Owner, model_owner, server_name
 from specmodel.manifests.server import rescaled, server_deployment, startup_budget_seconds
 from specmodel.reconcile.action import Action, Apply
-from specmodel.reconcile.gpus import committed, supply_in_words
+from specmodel.reconcile.gpus import committed, no_match_in_words, supply_in_words
 from specmodel.reconcile.situation import Situation
 
 #: How often to look again while waiting for GPUs: nodes of others change without ringing for this model.
@@ -197,8 +197,7 @@ def no_gpus(situation: Situation, draft: Draft, candidate: Candidate, pod: Pod, 
     wanted = f"{pods} pods x {needs}" if pods > 1 else str(needs)
     words = f" Scheduler: {pod.unschedulable}" if pod.unschedulable else ""
     if supply.is_known and not supply.nodes:
-        products = ", ".join(candidate.gpu_products)
-        draft.wait("NoMatchingGPU", f"No node offers {products}; {supply_in_words(situation.observation)}.{words}")
+        draft.wait("NoMatchingGPU", no_match_in_words(situation.observation, candidate) + words)
         return
     offered = supply_in_words(situation.observation)
     draft.wait("WaitingForGPUs", f"{candidate.shape}: {wanted} GPUs wanted on one node; {offered}.{words}")

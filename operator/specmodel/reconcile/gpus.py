@@ -104,6 +104,29 @@ def never_fit(observation: Observation, candidates: Iterable[Candidate]) -> Mapp
     }
 
 
+def no_match_in_words(observation: Observation, candidate: Candidate) -> str:
+    """Return why no node can host a candidate's pods: nobody has its products, or what keeps pods off those who do."""
+    supply = observation.supply
+    present = [product for product in candidate.gpu_products if product in supply.products_seen]
+    if not present:
+        return f"No node offers {', '.join(candidate.gpu_products)}; {supply_in_words(observation)}."
+    names = ", ".join(present)
+    count = sum(1 for product in supply.products_ready if product in present)
+    if not count:
+        return (
+            f"No node can run pods on {names}: the nodes that have it are not Ready, are cordoned, or share or cut "
+            "their GPUs. Make one Ready, uncordon one, or let one offer whole GPUs."
+        )
+    nodes = f"the {count} nodes that offer" if count > 1 else "the 1 node that offers"
+    selector = ", ".join(f"{key}: {value}" for key, value in candidate.placement.node_selector)
+    if not selector:
+        return f"Taints keep the pods off {nodes} {names}: add hardware.tolerations, or remove the taints."
+    return (
+        f"hardware.nodeSelector {{{selector}}} or taints keep the pods off {nodes} {names}: correct "
+        "hardware.nodeSelector or label the nodes to match; for taints, add hardware.tolerations."
+    )
+
+
 def supply_in_words(observation: Observation) -> str:
     """Return what is free and which products were seen, for messages."""
     supply = observation.supply
