@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from specmodel.api.conditions import ConditionStatus, ConditionType
+from specmodel.api.labels import RUN_KIND
+from specmodel.cluster.reading import true_condition
 from tests.support.rehearsal import Rehearsal, in_any_order, model_of, rehearse, within
 
 
@@ -89,6 +93,35 @@ def test_taints_and_cordons_that_keep_pods_off_the_product_are_named(seed: int |
     rehearsal.cluster.cordoned = False
     rehearsal.run()
     assert rehearsal.is_ready(), rehearsal.text()
+    return rehearsal
+
+
+QUOTA = 'pods "agent-1" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=1, limited: 0'
+
+
+@in_any_order
+def test_pods_that_a_quota_refuses_are_waited_for_in_the_server_s_words(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, refuses_pods=QUOTA)
+    rehearsal.run(until=lambda: waits(rehearsal, "MeasurementBlocked"), limit=timedelta(seconds=30))
+    message = rehearsal.condition(ConditionType.PROGRESSING).message
+    assert "FailedCreate: " + QUOTA in message
+    assert "its server starts" not in message
+    rehearsal.cluster.refuses_pods = ""
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    return rehearsal
+
+
+@in_any_order
+def test_a_quota_that_stays_ends_each_run_in_time_and_no_candidate_is_to_blame(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed, refuses_pods=QUOTA)
+    rehearsal.run()
+    runs = [value for (kind, _), value in rehearsal.cluster.objects.items() if kind == RUN_KIND]
+    failures = [true_condition(run, "Failed") for run in runs]
+    assert failures, rehearsal.text()
+    assert all(found and found["reason"] == "TargetUnreachable" for found in failures), failures
+    assert all(found and QUOTA in found["message"] for found in failures)
+    assert not any(each.verdict == "Failed" for each in rehearsal.cluster.model.status.candidates)
     return rehearsal
 
 

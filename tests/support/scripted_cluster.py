@@ -89,6 +89,8 @@ class ScriptedCluster:
     taints: list[Wire] = field(default_factory=list)
     cordoned: bool = False
     may_read_nodes: bool = True
+    #: Why the API server refuses every new pod of a Deployment (a quota, ...); empty while it does not.
+    refuses_pods: str = ""
     #: Benchmark Jobs that fail from now on without a word.
     jobs_fail: int = 0
     #: Called before each action: may raise KilledError, TransientError or RefusedError.
@@ -367,7 +369,8 @@ class ScriptedCluster:
                 continue
             live = [pod for pod in self._pods_of(deployment) if _is_active(pod)]
             wanted = deployment["spec"]["replicas"]
-            for _ in range(wanted - len(live)):
+            missing = max(0, wanted - len(live))
+            for _ in range(0 if self.refuses_pods else missing):
                 self._make_pod(name, deployment)
             for pod in sorted(live, key=_least_useful)[: max(0, len(live) - wanted)]:
                 self._terminate(pod)
@@ -378,6 +381,9 @@ class ScriptedCluster:
                 "updatedReplicas": len(live),
                 "readyReplicas": len(ready),
             }
+            if missing and self.refuses_pods:
+                words = self.refuses_pods
+                _set_condition(deployment, "ReplicaFailure", "True", reason="FailedCreate", message=words)
 
     def _make_pod(self, name: str, owner: Wire) -> Wire:
         template = copy.deepcopy(owner["spec"]["template"])

@@ -182,6 +182,20 @@ def test_a_status_of_an_older_generation_counts_no_updated_replicas() -> None:
     assert servers[0].created_at == datetime(2026, 11, 30, 6, tzinfo=UTC)
 
 
+def test_the_words_of_a_refused_pod_are_read_while_a_pod_is_missing() -> None:
+    failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: team"}
+    value = deployment("m-r1", "r1")
+    value["status"]["conditions"] = [failed]
+    own = {labels.MODEL: "m", labels.ROLE: "serve", labels.REVISION: "r1"}
+    (short,), _ = reading.read_servers([value], [], GPU)
+    assert short.replica_failure == short.refused_pods == "FailedCreate: exceeded quota: team"
+    (whole,), _ = reading.read_servers([value], [pod(labels=own)], GPU)
+    assert whole.refused_pods is None
+    failed["status"] = "False"
+    (mended,), _ = reading.read_servers([value], [], GPU)
+    assert mended.replica_failure is None
+
+
 def test_an_edited_candidate_annotation_is_no_candidate() -> None:
     edited = deployment("m-r1", "r1", annotations={labels.CANDIDATE_JSON: '{"model_uri": "x"}'})
     servers, _ = reading.read_servers([edited], [], GPU)

@@ -293,9 +293,18 @@ def _server(deployment: Wire, pods: Sequence[Wire], resource: str) -> Server:
         is_being_deleted=is_terminating(deployment),
         ready_replicas=count(deployment, "status", "readyReplicas"),
         updated_replicas=count(deployment, "status", "updatedReplicas") if is_current else 0,
+        replica_failure=_replica_failure(deployment),
         pods=tuple(sorted((read_pod(pod, resource) for pod in pods), key=lambda pod: pod.name)),
         deployment=deployment,
     )
+
+
+def _replica_failure(deployment: Wire) -> str | None:
+    failed = true_condition(deployment, "ReplicaFailure")
+    if failed is None:
+        return None
+    words = ": ".join(part for part in (text(failed, "reason"), text(failed, "message").strip()) if part)
+    return words[:LAST_WORDS_MAXIMUM] or "ReplicaFailure"
 
 
 def _candidate(deployment: Wire) -> Candidate | None:

@@ -64,8 +64,17 @@ class Server:
     is_being_deleted: bool = False
     ready_replicas: int = 0
     updated_replicas: int = 0
+    #: The API server's own words while it refuses to have pods made (a quota, a missing PriorityClass, an admission
+    #: policy): condition `ReplicaFailure`, else None.
+    replica_failure: str | None = None
     pods: tuple[Pod, ...] = ()
     deployment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def refused_pods(self) -> str | None:
+        """Why pods that it wants are not made, or None: a refusal matters only while a pod is missing."""
+        is_short = sum(1 for pod in self.pods if pod.is_active) < self.replicas
+        return self.replica_failure if is_short else None
 
     @property
     def gpus_held(self) -> int:
@@ -145,7 +154,7 @@ class GpuSupply:
 
     nodes: tuple[NodeGpus, ...] = ()
     products_seen: tuple[str, ...] = ()
-    #: Product of each Ready, uncordoned node with whole GPUs, one entry a node, whatever its labels and taints (sorted).
+    #: Product of each Ready, uncordoned node with whole GPUs, one entry a node, whatever its taints (sorted).
     products_ready: tuple[str, ...] = ()
     #: False when the operator may not read nodes: it then cannot know what is free and says so.
     is_known: bool = True

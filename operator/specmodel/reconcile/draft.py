@@ -161,6 +161,8 @@ def report_pods(situation: Situation, draft: Draft, server: Server, candidate: C
     What serves has no deadline to become Ready again: it is reported as unavailable, and the kubelet goes on trying.
     """
     now = situation.observation.now
+    if server.refused_pods is not None:
+        draft.wait("Rejected", refused_message(server, candidate, server.refused_pods))
     for pod in server.pods:
         if not pod.is_active or pod.is_ready:
             continue
@@ -180,6 +182,11 @@ def report_pods(situation: Situation, draft: Draft, server: Server, candidate: C
             f"({candidate.placement.startup_timeout_seconds} s, {pod.restarts} restarts): {words}",
             LOOK_FOR_GPUS,
         )
+
+
+def refused_message(server: Server, candidate: Candidate, words: str) -> str:
+    """Return that a server's pods may not be made, with the API server's own words."""
+    return f"{candidate.shape}: the API server refuses pods of Deployment {server.name}: {words}"
 
 
 def deadline_of(pod: Pod, candidate: Candidate) -> datetime | None:

@@ -5,6 +5,7 @@ What happens between the Job's start and the run's conditions is `measuring`'s w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from specmodel.domain.candidate import Candidate
@@ -15,6 +16,7 @@ from specmodel.manifests.server import server_service, startup_budget_seconds
 from specmodel.reconcile.action import Apply
 from specmodel.reconcile.draft import (
     LOOK_FOR_GPUS,
+    STARTUP_SLACK,
     Draft,
     Step,
     Wanted,
@@ -24,6 +26,7 @@ from specmodel.reconcile.draft import (
     name_of_server,
     no_gpus,
     owner_of,
+    refused_message,
 )
 from specmodel.reconcile.measuring import Setting, close, died_under_load, job_steps, next_attempt_at, note_server
 from specmodel.reconcile.parts import Measured
@@ -110,13 +113,15 @@ def _load(situation: Situation, draft: Draft, one: Measured, run: Run, server: S
     setting = setting_of(situation)
     now = situation.observation.now
     pods = [pod for pod in server.pods if pod.is_active]
-    engine = max(pods, key=lambda pod: (pod.is_ready, pod.name), default=None)
+    engine = _engine_of(pods)
     if engine is not None and died_under_load(run, engine):
         words = engine.last_words or f"exit code {engine.exit_code}"
         draft.actions += close(run, setting, "ServerFailed", f"The engine died under load: {words}")
         draft.do("Measuring", f"{one.candidate.shape}: the engine died under load.")
         return
-    failure = _startup_failure(engine, one.candidate, now, run) if run.job is None else None
+    failure = None
+    if run.job is None:
+        failure = _startup_failure(engine, one.candidate, now, run) or _refusal(server, one.candidate, now, run)
     if failure is not None:
         draft.actions += close(run, setting, *failure)
         draft.do("Measuring", f"{one.candidate.shape}: {failure[1][:300]}")
@@ -124,13 +129,17 @@ def _load(situation: Situation, draft: Draft, one: Measured, run: Run, server: S
     is_going = any(pod.is_terminating for pod in server.pods)
     is_alone = engine is not None and engine.is_ready and len(pods) == 1 and not is_going
     if not is_alone and run.job is None:
-        _starting(situation, draft, one, run, engine)
+        _starting(situation, draft, one, run, server)
         return
     ready = f"Pod {engine.name} is Ready." if engine is not None else ""
     steps = job_steps(run, setting, engine=engine, ready=ready)
     draft.actions += steps.actions
     draft.wake(steps.wake_after)
     draft.do("Measuring", _progress(one, run, steps.message))
+
+
+def _engine_of(pods: Iterable[Pod]) -> Pod | None:
+    return max(pods, key=lambda pod: (pod.is_ready, pod.name), default=None)
 
 
 def _startup_failure(engine: Pod | None, candidate: Candidate, now: datetime, run: Run) -> tuple[str, str] | None:
@@ -165,8 +174,32 @@ def _latest(engine: Pod, candidate: Candidate, run: Run) -> datetime | None:
     return max(deadline, again + timedelta(seconds=startup_budget_seconds(candidate)))
 
 
-def _starting(situation: Situation, draft: Draft, one: Measured, run: Run, engine: Pod | None) -> None:
+def _refusal(server: Server, candidate: Candidate, now: datetime, run: Run) -> tuple[str, str] | None:
+    """Return (reason, message) when no pod could be made in time. A quota is not held against the candidate."""
+    if server.refused_pods is None or now < _refused_until(server, candidate, run):
+        return None
+    return "TargetUnreachable", f"No pod could be made within its deadline. {_refused(server, candidate)}"
+
+
+def _refused(server: Server, candidate: Candidate) -> str:
+    return refused_message(server, candidate, server.refused_pods or "")
+
+
+def _refused_until(server: Server, candidate: Candidate, run: Run) -> datetime:
+    """Return when a server must have its pod: as long after it was wanted as a pod gets to become Ready."""
+    since = max(server.created_at, run.created_at, next_attempt_at(run) or run.created_at)
+    return since + timedelta(seconds=startup_budget_seconds(candidate)) + STARTUP_SLACK
+
+
+def _starting(situation: Situation, draft: Draft, one: Measured, run: Run, server: Server) -> None:
     setting = setting_of(situation)
+    engine = _engine_of(pod for pod in server.pods if pod.is_active)
+    if server.refused_pods is not None:
+        message = _refused(server, one.candidate)
+        draft.actions += note_server(run, setting, "ServerStarting", message)
+        until = _refused_until(server, one.candidate, run)
+        draft.wait("MeasurementBlocked", message, until - situation.observation.now)
+        return
     limit = one.candidate.placement.startup_timeout_seconds
     if engine is not None and engine.unschedulable is not None:
         no_gpus(situation, draft, one.candidate, engine, 1)
