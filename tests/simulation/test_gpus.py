@@ -126,6 +126,24 @@ def test_a_quota_that_stays_ends_each_run_in_time_and_no_candidate_is_to_blame(s
 
 
 @in_any_order
+def test_a_replica_that_a_quota_refuses_is_explained_while_the_others_serve(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of({}), seed=seed)
+    rehearsal.run()
+    before = len(rehearsal.cluster.endpoints("agent"))
+    rehearsal.cluster.refuses_pods = QUOTA
+    rehearsal.cluster.edit(model_of({"serving": {"replicas": 2}}))
+    rehearsal.run()
+    assert waits(rehearsal, "Rejected"), rehearsal.text()
+    assert QUOTA in rehearsal.condition(ConditionType.PROGRESSING).message
+    assert len(rehearsal.cluster.endpoints("agent")) == before == 1
+    rehearsal.cluster.refuses_pods = ""
+    rehearsal.run()
+    assert rehearsal.is_ready(), rehearsal.text()
+    assert rehearsal.cluster.outage_seconds == 0
+    return rehearsal
+
+
+@in_any_order
 def test_gpus_of_others_are_counted(seed: int | None) -> Rehearsal:
     rehearsal = rehearse(model_of({}), seed=seed, foreign={"node-a": 3})
     rehearsal.run()
