@@ -38,12 +38,13 @@ def test_pods_land_on_the_product_that_was_asked_for_and_on_whole_cards_only(wor
         name = node.removesuffix("-0")
         world.apply(quick_model(name, hardware={"gpuProducts": [product], "gpusPerReplica": [2]}))
 
-        def where(model: str = name) -> list[str]:
-            pods = world.list("pods", "-l", f"specmodel.dev/model={model},specmodel.dev/role")
-            return [pod["spec"].get("nodeName", "") for pod in pods]
+        selector = f"specmodel.dev/model={name},specmodel.dev/role"
 
-        landed = world.wait_until(f"{name}'s pod has a node", lambda look=where: [n for n in look() if n], seconds=60)
-        assert set(landed) == {node}
+        def landed_on(selector: str = selector) -> set[str]:
+            return {pod["spec"].get("nodeName", "") for pod in world.list("pods", "-l", selector)} - {""}
+
+        landed = world.wait_until(f"{name}'s pod has a node", landed_on, seconds=60)
+        assert landed == {node}
         world.kubectl("delete", "specm", name, "--wait=true")
 
 
