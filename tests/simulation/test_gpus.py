@@ -121,7 +121,9 @@ def test_a_quota_that_stays_ends_each_run_in_time_and_no_candidate_is_to_blame(s
     assert failures, rehearsal.text()
     assert all(found and found["reason"] == "TargetUnreachable" for found in failures), failures
     assert all(found and QUOTA in found["message"] for found in failures)
-    assert not any(each.verdict == "Failed" for each in rehearsal.cluster.model.status.candidates)
+    model = rehearsal.cluster.model
+    assert model is not None
+    assert not any(each.verdict == "Failed" for each in model.status.candidates)
     return rehearsal
 
 
