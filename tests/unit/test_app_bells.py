@@ -51,9 +51,14 @@ def test_a_child_rings_its_model(bells: Bells, rung: list[str]) -> None:
 
 
 def test_a_run_of_a_model_rings_the_model_and_a_hand_made_one_itself(bells: Bells, rung: list[str]) -> None:
-    bells.run(thing("m-1234", of_model="m"), is_deleted=False)
+    bells.run(thing("m-1234", of_model="m", owner=(labels.MODEL_KIND, "m")), is_deleted=False)
     bells.run(thing("by-hand"), is_deleted=False)
     assert rung == ["SpeculativeModel/shop/m", "BenchmarkRun/shop/by-hand"]
+
+
+def test_a_run_that_merely_carries_a_models_label_is_a_hand_made_one(bells: Bells, rung: list[str]) -> None:
+    bells.run(thing("claims", of_model="m"), is_deleted=False)
+    assert rung == ["BenchmarkRun/shop/claims"]
 
 
 def test_the_job_of_a_hand_made_run_rings_the_run(bells: Bells, rung: list[str]) -> None:

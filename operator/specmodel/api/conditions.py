@@ -83,8 +83,8 @@ REASONS: dict[str, Reason] = _reasons(
     ),
     (
         "NoMatchingGPU",
-        "No node offers a GPU of the allowed products; the message lists the products seen.",
-        "Set hardware.gpuProducts to a product that your nodes have (label nvidia.com/gpu.product).",
+        "No node's GPUs can be used; the message says what keeps the pods off, and lists the products seen.",
+        "Set hardware.gpuProducts to a product that your nodes have, or mend what the message names.",
     ),
     (
         "BudgetExceeded",

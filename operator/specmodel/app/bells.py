@@ -15,6 +15,7 @@ from specmodel.api import labels
 from specmodel.app.loops import Kind, Work
 from specmodel.cluster import reading
 from specmodel.cluster.client import Client
+from specmodel.cluster.port import is_owned_by_model
 from specmodel.reconcile.action import Key
 
 #: What is watched beside models, runs and nodes: (group, version, plural, label selector of the API server's).
@@ -51,7 +52,8 @@ class Bells:
 
     def run(self, value: reading.Wire, *, is_deleted: bool) -> None:
         """Note a BenchmarkRun: its model's loop sees to it, or its own where no model owns it."""
-        work = self._owner(value) or Work(kind=Kind.RUN, key=_key(value))
+        owner = self._owner(value) if is_owned_by_model(value) else None
+        work = owner or Work(kind=Kind.RUN, key=_key(value))
         if work.kind is Kind.RUN and not is_deleted:
             self._known.add(work)
         if work.kind is Kind.RUN and is_deleted:

@@ -22,7 +22,7 @@ from specmodel.manifests.names import job_name
 #: The kinds that the plan may have to write or delete (Observation.objects).
 OBJECT_KINDS = ("Deployment", "Job", labels.RUN_KIND, "Service", "ServiceAccount", "Role", "RoleBinding")
 #: Kinds that the model itself owns, and that are deleted when they have no part: whoever else labels his is not heard.
-OWNED_KINDS = ("Deployment", "Service")
+OWNED_KINDS = ("Deployment", "Service", labels.RUN_KIND)
 #: Kinds of a hand-made run's objects.
 RUN_OBJECT_KINDS = ("Job", "ServiceAccount", "Role", "RoleBinding")
 #: Up to so many nodes, their pods are listed node by node (an index of the API server); above, all pods page by page.

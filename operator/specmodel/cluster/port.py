@@ -103,9 +103,9 @@ class KubernetesCluster:
 
 
 def is_owned_by_model(run: reading.Wire) -> bool:
-    """Return whether a model asked for the run."""
+    """Return whether a model asked for the run: its owner says so, a label alone can be anyone's."""
     owners = reading.items(run, "metadata", "ownerReferences")
-    return bool(reading.label(run, labels.MODEL)) or any(o.get("kind") == labels.MODEL_KIND for o in owners)
+    return any(owner.get("kind") == labels.MODEL_KIND for owner in owners)
 
 
 def _reference(model: SpeculativeModel) -> dict[str, Any]:

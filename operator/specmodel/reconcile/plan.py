@@ -211,11 +211,13 @@ def _blocked(situation: Situation) -> str | None:
     wanted = situation.measurements_wanted()
     if not wanted or situation.model.spec.suspend:
         return None
-    names = sorted(
-        run.name
-        for run in situation.observation.runs
+    failed = {
+        run.name: run.failure
+        for run in sorted(situation.observation.runs, key=lambda run: run.name)
         if run.failure is not None and run.candidate in {one.candidate.digest for one in wanted}
-    )
+    }
     shapes = ", ".join(str(one.candidate.shape) for one in wanted)
-    runs = f"; see and delete BenchmarkRun {', '.join(names)} to try again" if names else ""
+    runs = f"; delete BenchmarkRun {', '.join(failed)} to try again" if failed else ""
+    for reason, message in list(failed.values())[:1]:
+        runs += f". {reason}: {message[:300]}"
     return f"{shapes}: cells are missing and cannot be measured{runs}."
