@@ -121,7 +121,7 @@ def test_a_broken_drafter_leaves_the_incumbent_serving_and_is_explained(seed: in
 
 @in_any_order
 def test_another_placement_is_rolled_out_without_measuring(seed: int | None) -> Rehearsal:
-    rehearsal = installed({}, seed)
+    rehearsal = installed({}, seed, node_labels={"pool": "new"})
     measured = runs(rehearsal)
     before = rehearsal.cluster.servers()
     edited(rehearsal, {"hardware": {"nodeSelector": {"pool": "new"}}})
@@ -182,7 +182,7 @@ def test_a_workload_edit_in_the_middle_of_measuring_begins_anew_and_ends_well(se
 
 @in_any_order
 def test_a_placement_edit_in_the_middle_of_measuring_measures_nothing_twice(seed: int | None) -> Rehearsal:
-    rehearsal = rehearse(model_of({}), seed=seed)
+    rehearsal = rehearse(model_of({}), seed=seed, node_labels={"pool": "new"})
     rehearsal.run(until=lambda: "cell 2 of 3" in rehearsal.status_line())
     edited(rehearsal, {"hardware": {"nodeSelector": {"pool": "new"}}})
     assert rehearsal.is_ready()
