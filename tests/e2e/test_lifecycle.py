@@ -9,6 +9,8 @@ from tests.e2e.traffic import start_traffic
 from tests.e2e.world import Json, World, condition, is_settled, shape_of
 
 SETTLES = 240
+#: For scenarios that are not about the number of GPUs: half the candidates.
+ONE_GPU = {"gpusPerReplica": [1]}
 
 
 def settle(world: World, name: str = "agent", *, seconds: float = SETTLES) -> Json:
@@ -41,7 +43,7 @@ def test_an_sla_edit_redecides_from_what_was_measured_and_promotes_without_dropp
 
 
 def test_what_is_applied_again_is_no_difference_and_labels_stay_on_the_model(world: World) -> None:
-    model = quick_model()
+    model = quick_model(hardware=ONE_GPU)
     model["metadata"]["labels"] = {"argocd.argoproj.io/instance": "shop"}
     model["metadata"]["annotations"] = {"argocd.argoproj.io/tracking-id": "shop:specmodel.dev/SpeculativeModel:x/agent"}
     world.apply(model)
@@ -54,7 +56,7 @@ def test_what_is_applied_again_is_no_difference_and_labels_stay_on_the_model(wor
 
 
 def test_deleting_a_model_frees_every_gpu_and_leaves_nothing_behind(world: World) -> None:
-    world.apply(quick_model())
+    world.apply(quick_model(hardware=ONE_GPU))
     settle(world)
     world.kubectl("delete", "specm", "agent", "--wait=true")
     kinds = "deploy,rs,pods,jobs,svc,bench,sa,roles,rolebindings,configmaps"
@@ -68,10 +70,10 @@ def test_deleting_a_model_frees_every_gpu_and_leaves_nothing_behind(world: World
 
 def test_a_worse_drafter_is_measured_and_leaves_the_incumbent_serving(world: World) -> None:
     faults = ("example/worse-eagle3=slow:0.4",)
-    world.apply(quick_model(faults=faults))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU))
     before = settle(world)["status"]["serving"]
     measured = run_names(world)
-    world.apply(quick_model(faults=faults, drafter={"uri": "hf://example/worse-eagle3"}))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU, drafter={"uri": "hf://example/worse-eagle3"}))
     after = settle(world)
     assert run_names(world) > measured
     assert after["status"]["serving"]["revision"] == before["revision"]
@@ -82,9 +84,9 @@ def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_th
     world: World,
 ) -> None:
     faults = ("example/broken-eagle3=die-at-start",)
-    world.apply(quick_model(faults=faults))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU))
     before = settle(world)["status"]["serving"]
-    world.apply(quick_model(faults=faults, drafter={"uri": "hf://example/broken-eagle3"}))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU, drafter={"uri": "hf://example/broken-eagle3"}))
     after = settle(world)
     assert after["status"]["serving"]["revision"] == before["revision"]
     failed = [c for c in after["status"]["candidates"] if c["verdict"] == "Failed"]
@@ -94,9 +96,9 @@ def test_a_broken_drafter_is_explained_with_the_engines_last_words_and_leaves_th
 
 def test_a_better_drafter_is_promoted(world: World) -> None:
     faults = ("example/better-eagle3=slow:0.16",)
-    world.apply(quick_model(faults=faults))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU))
     before = settle(world)["status"]["serving"]
-    world.apply(quick_model(faults=faults, drafter={"uri": "hf://example/better-eagle3"}))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU, drafter={"uri": "hf://example/better-eagle3"}))
     after = settle(world)
     assert after["status"]["serving"]["revision"] != before["revision"]
     assert shape_of(after["status"]["serving"]) == (1, 3, "None")
@@ -105,7 +107,7 @@ def test_a_better_drafter_is_promoted(world: World) -> None:
 
 
 def test_a_challenger_without_gpus_waits_in_words_and_goes_on_by_itself(world: World, scarce_gpus: None) -> None:
-    world.apply(quick_model(hardware={"gpusPerReplica": [1]}))
+    world.apply(quick_model(hardware=ONE_GPU))
     before = settle(world)["status"]["serving"]
     world.apply(quick_model(p99=176))
 
@@ -158,7 +160,7 @@ def test_scale_suspend_and_recommend_do_what_they_say(world: World) -> None:
 
 def test_an_engine_that_dies_at_its_first_request_is_a_failed_candidate_and_the_others_are_judged(world: World) -> None:
     faults = ("example/commerce-eagle3=die-at-first-request",)
-    world.apply(quick_model(faults=faults, hardware={"gpusPerReplica": [1]}))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU))
     model = settle(world)
     verdicts = {c["speculativeTokens"]: c for c in model["status"]["candidates"]}
     assert verdicts[3]["verdict"] == "Failed"
@@ -168,7 +170,7 @@ def test_an_engine_that_dies_at_its_first_request_is_a_failed_candidate_and_the_
 
 def test_a_drafter_that_does_nothing_is_not_promoted_as_speculation(world: World) -> None:
     faults = ("example/commerce-eagle3=speculation-inactive",)
-    world.apply(quick_model(faults=faults, hardware={"gpusPerReplica": [1]}))
+    world.apply(quick_model(faults=faults, hardware=ONE_GPU))
     model = settle(world)
     verdicts = {c["speculativeTokens"]: c for c in model["status"]["candidates"]}
     assert verdicts[3]["reason"] == "SpeculationInactive"
@@ -176,7 +178,7 @@ def test_a_drafter_that_does_nothing_is_not_promoted_as_speculation(world: World
 
 
 def test_nobody_within_the_sla_means_the_baseline_serves_and_the_nearest_miss_is_named(world: World) -> None:
-    world.apply(quick_model(p99=80, hardware={"gpusPerReplica": [1]}))
+    world.apply(quick_model(p99=80, hardware=ONE_GPU))
     model = world.wait_until(
         "the baseline serves",
         lambda: (

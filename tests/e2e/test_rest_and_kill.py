@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from tests.e2e.audit import writes_of
 from tests.e2e.models import quick_model
 from tests.e2e.rehearsal import OPERATOR_NAMESPACE
-from tests.e2e.test_lifecycle import run_names, settle
+from tests.e2e.test_lifecycle import ONE_GPU, run_names, settle
 from tests.e2e.world import World, shape_of
 
 ACCOUNT = f"system:serviceaccount:{OPERATOR_NAMESPACE}:specmodel"
@@ -20,7 +20,7 @@ REST_SECONDS = int(os.environ.get("SPECMODEL_REST_SECONDS", "45"))
 
 
 def test_at_rest_the_operator_sends_no_write_but_its_lease_renewals(world: World) -> None:
-    world.apply(quick_model())
+    world.apply(quick_model(hardware=ONE_GPU))
     settle(world)
     time.sleep(15)  # what the last change set in motion (draining, deleted pods) comes to its end
     since = datetime.now(UTC)
