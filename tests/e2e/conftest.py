@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.rehearsal import OPERATOR_NAMESPACE, helm, install_operator
+from tests.e2e.rehearsal import OPERATOR_NAMESPACE, install_operator, remove_operator
 from tests.e2e.world import World
 
 
@@ -23,10 +23,15 @@ def cluster() -> World:
 
 
 @pytest.fixture(scope="session")
-def operator(cluster: World) -> World:
-    """The cluster with the operator installed from its chart, seen from the operator's namespace."""
+def operator(cluster: World) -> Iterator[World]:
+    """The cluster with the operator installed from its chart, seen from the operator's namespace.
+
+    On a cluster that is not ours to throw away the operator is removed again.
+    """
     install_operator(cluster)
-    return cluster.within(OPERATOR_NAMESPACE)
+    yield cluster.within(OPERATOR_NAMESPACE)
+    if not os.environ.get("SPECMODEL_LOCAL_CLUSTER"):
+        remove_operator(cluster)
 
 
 @pytest.fixture
@@ -49,10 +54,3 @@ def scarce_gpus(cluster: World) -> Iterator[None]:
     cluster.gpus(2)
     yield
     cluster.gpus(4)
-
-
-@pytest.fixture(scope="session")
-def uninstalled(cluster: World) -> Iterator[None]:
-    """Remove the operator at the end of a session that asks for it."""
-    yield
-    helm(cluster, "uninstall", "specmodel", "--namespace", OPERATOR_NAMESPACE)

@@ -26,10 +26,36 @@ def helm(world: World, *arguments: str, timeout: int = 180) -> str:
     return done.stdout
 
 
+#: Label on the operator's namespace that says it was made here, and may be changed and removed here.
+MARK = "specmodel.dev/rehearsal"
+
+
+def _claim(world: World) -> None:
+    """Make the operator's namespace ours, or refuse to touch an operator that somebody else installed."""
+    done = world.try_kubectl("get", "namespace", OPERATOR_NAMESPACE, "-o", "jsonpath={.metadata.labels}")
+    if done.returncode == 0:
+        assert MARK in done.stdout, (
+            f"namespace {OPERATOR_NAMESPACE} of this cluster was not made by these commands (label {MARK} is missing): "
+            "an operator may be at work in it. Name another cluster with KUBECONFIG, or unset it for a local one."
+        )
+        return
+    crds = world.try_kubectl("get", "crd", "speculativemodels.specmodel.dev", "-o", "name")
+    assert crds.returncode != 0 or os.environ.get("SPECMODEL_LOCAL_CLUSTER"), (
+        "this cluster already has SpecModel's CRDs, which these commands did not install: name another cluster with "
+        "KUBECONFIG, or unset it for a local one"
+    )
+    metadata = {"name": OPERATOR_NAMESPACE, "labels": {MARK: "yes"}}
+    world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+
 def install_operator(world: World, *settings: str, values: Path | None = None) -> None:
-    """Install or upgrade the chart with the local images and wait until the operator is Ready."""
+    """Install or upgrade the chart with the local images and wait until the operator is Ready.
+
+    Refuses to touch an operator that was not installed here.
+    """
+    _claim(world)
     arguments = [
-        "upgrade", "--install", "specmodel", str(CHART), "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
+        "upgrade", "--install", "specmodel", str(CHART), "--namespace", OPERATOR_NAMESPACE,
         "--set", "image.repository=localhost/specmodel-operator", "--set", "image.tag=dev",
         "--set", "benchmark.image=localhost/specmodel-benchmark:dev",
         "--wait", "--timeout", "120s",
@@ -39,3 +65,10 @@ def install_operator(world: World, *settings: str, values: Path | None = None) -
     if values is not None:
         arguments += ["--values", str(values)]
     helm(world, *arguments)
+
+
+def remove_operator(world: World) -> None:
+    """Remove what `install_operator` made: the release, the CRDs with every model, and the namespace."""
+    helm(world, "uninstall", "specmodel", "--namespace", OPERATOR_NAMESPACE)
+    world.kubectl("delete", "crd", "speculativemodels.specmodel.dev", "benchmarkruns.specmodel.dev", timeout=180)
+    world.kubectl("delete", "namespace", OPERATOR_NAMESPACE, timeout=180)

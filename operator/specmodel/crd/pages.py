@@ -24,7 +24,7 @@ CONDITIONS: dict[ConditionType, str] = {
     ConditionType.READY: "The chosen revision serves with all its replicas, for this generation of the spec.",
     ConditionType.RECONCILING: "Work is going on; present only while it is.",
     ConditionType.STALLED: "Nothing will happen until a person changes something; present only while it is so.",
-    ConditionType.AVAILABLE: "At least one replica serves.",
+    ConditionType.AVAILABLE: "At least one replica serves; whether all that are wanted do is `Ready`.",
     ConditionType.BENCHMARKED: "Every candidate that could win has been measured.",
     ConditionType.WITHIN_SLA: "What serves passed every limit. Unknown: the samples do not decide.",
     ConditionType.SPECULATION_ACTIVE: "The engine's speculation counters move.",

@@ -235,12 +235,10 @@ def _available(observation: Observation, wanted: int) -> Finding:
             type=ConditionType.AVAILABLE, status=FALSE, reason="NothingServes", message="No revision serves yet."
         )
     ready = _ready_replicas(serving)
-    if ready < wanted:
-        message = f"{ready} of {wanted} replicas are Ready.{_unready(serving)}"
+    message = f"{ready} of {wanted} replicas are Ready.{_unready(serving) if ready < wanted else ''}"
+    if ready < min(1, wanted):
         return Finding(type=ConditionType.AVAILABLE, status=FALSE, reason="ReplicasUnavailable", message=message)
-    return Finding(
-        type=ConditionType.AVAILABLE, status=TRUE, reason="Serving", message=f"{ready} of {wanted} replicas are Ready."
-    )
+    return Finding(type=ConditionType.AVAILABLE, status=TRUE, reason="Serving", message=message)
 
 
 def _speculation(situation: Situation) -> Finding:
