@@ -161,7 +161,7 @@ REASONS: dict[str, Reason] = _reasons(
     (
         "SamplesMissing",
         "The result holds percentiles only, which cannot carry a confidence above 0.",
-        "Measure with the operator.",
+        "Measure with the operator, save every request (`--save-detailed`), or set sla.confidencePercent: 0.",
     ),
     ("SamplesTooFew", "Too few samples to decide at the confidence asked for.", "Raise requestsPerCell.max."),
     (
