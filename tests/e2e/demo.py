@@ -94,7 +94,10 @@ def main() -> None:
     which = parser.parse_args().which
     world = World(Path(os.environ["KUBECONFIG"]), os.environ.get("KUBECTL", "kubectl"))
     say("installing the operator from charts/specmodel")
-    install_operator(world)
+    try:
+        install_operator(world)
+    except AssertionError as refusal:
+        sys.exit(f"demo: {refusal}")
     if which == "fp8":
         act(world, EXAMPLES / "commerce-agent-fp8.yaml", "commerce-agent-fp8")
     elif which == "tight":
