@@ -33,7 +33,7 @@ def test_an_sla_edit_redecides_from_what_was_measured_and_promotes_without_dropp
     measured = run_names(world)
     traffic = start_traffic(world, "agent", "agent")
     # Within 176 ms one GPU carries one stream and two carry four: GPUs per request/s decide.
-    world.apply(quick_model(p99=176))
+    world.apply(quick_model(limit=176))
     second = settle(world)
     counts = traffic.finish()
     assert shape_of(second["status"]["serving"]) == (2, 3, "None"), second["status"]["decision"]
@@ -109,7 +109,7 @@ def test_a_better_drafter_is_promoted(world: World) -> None:
 def test_a_challenger_without_gpus_waits_in_words_and_goes_on_by_itself(world: World, scarce_gpus: None) -> None:
     world.apply(quick_model(hardware=ONE_GPU))
     before = settle(world)["status"]["serving"]
-    world.apply(quick_model(p99=176))
+    world.apply(quick_model(limit=176))
 
     def waits() -> bool:
         found = condition(world.get("specm", "agent"), "Progressing")
@@ -137,13 +137,13 @@ def test_scale_suspend_and_recommend_do_what_they_say(world: World) -> None:
     )
     assert scaled["status"]["serving"]["revision"] == served["revision"]
     # Suspended, a new SLA changes nothing; recommended, it changes the proposal alone.
-    world.apply(quick_model(p99=176, suspend=True))
+    world.apply(quick_model(limit=176, suspend=True))
     world.wait_until(
         "the model says that it is suspended",
         lambda: condition(world.get("specm", "agent"), "Progressing").get("reason") == "Suspended",
         seconds=60,
     )
-    world.apply(quick_model(p99=176, suspend=False, selection={"mode": "Recommend"}))
+    world.apply(quick_model(limit=176, suspend=False, selection={"mode": "Recommend"}))
     proposed = world.wait_until(
         "the proposal is told",
         lambda: (
@@ -178,7 +178,7 @@ def test_a_drafter_that_does_nothing_is_not_promoted_as_speculation(world: World
 
 
 def test_nobody_within_the_sla_means_the_baseline_serves_and_the_nearest_miss_is_named(world: World) -> None:
-    world.apply(quick_model(p99=80, hardware=ONE_GPU))
+    world.apply(quick_model(limit=80, hardware=ONE_GPU))
     model = world.wait_until(
         "the baseline serves",
         lambda: (

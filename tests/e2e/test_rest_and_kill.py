@@ -52,7 +52,7 @@ def test_killing_the_operator_ten_times_over_an_install_and_a_rollout_ends_in_th
         world.apply(quick_model())
         first = settle(world, seconds=400)
         assert shape_of(first["status"]["serving"]) == (1, 3, "None")
-        world.apply(quick_model(p99=176))
+        world.apply(quick_model(limit=176))
         second = settle(world, seconds=400)
         assert shape_of(second["status"]["serving"]) == (2, 3, "None"), second["status"]
         world.wait_until("ten kills are done", lambda: kills >= 10, seconds=120)
