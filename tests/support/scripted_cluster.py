@@ -21,6 +21,7 @@ from specmodel.api import labels
 from specmodel.api.benchmark import BenchmarkRunSpec, Cell, CellRequest, Metric
 from specmodel.api.model import SpeculativeModel, SpeculativeModelStatus
 from specmodel.cluster import reading
+from specmodel.cluster.port import is_owned_by_model
 from specmodel.domain.assessment import gpu_budget
 from specmodel.domain.observation import GpuSupply, Observation, Run
 from specmodel.domain.settings import Settings
@@ -147,7 +148,7 @@ class ScriptedCluster:
     async def get_run(self, key: Key) -> Run | None:
         """Return a hand-made run."""
         found = self.objects.get((labels.RUN_KIND, key.name))
-        if found is None or reading.label(found, labels.MODEL):
+        if found is None or is_owned_by_model(found):
             return None
         kinds = ("Job", "ServiceAccount", "Role", "RoleBinding")
         flat = [each for kind in kinds for each in self._list(kind)]
