@@ -74,6 +74,7 @@ REASONS: dict[str, Reason] = _reasons(
     ("Measuring", "Candidates are being measured; the message says which, cell i of n, and an estimate.", "Wait."),
     ("Promoting", "The chosen revision is being brought to its replicas before traffic moves to it.", "Wait."),
     ("Draining", "Traffic has moved; the old revision finishes its requests before it is deleted.", "Wait."),
+    ("TrafficMoving", "The Service has just moved; for five seconds the nodes may not know yet.", "Wait."),
     ("NothingServes", "No revision serves yet.", "See Ready and Progressing for what is going on."),
     ("ReplicasUnavailable", "Fewer replicas of the serving revision are Ready than wanted.", "Look at the pods named."),
     (

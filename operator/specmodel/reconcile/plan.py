@@ -7,6 +7,8 @@ or a condition of the model back.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from specmodel.api.labels import COMPONENT, ROLE_SERVE
 from specmodel.domain.assessment import Verdict, gpu_budget
 from specmodel.domain.candidate import Candidate
@@ -42,6 +44,9 @@ from specmodel.reconcile.situation import Situation
 from specmodel.reconcile.times import stamp
 from specmodel.reconcile.trial import measure, setting_of
 
+#: How long kube-proxy may take to write a Service's rules on every node; it waits at least a second between two writes.
+ROUTED = timedelta(seconds=5)
+
 
 def plan(situation: Situation) -> Plan:
     """Return what to do now about a model, in order, and when to look again."""
@@ -58,6 +63,8 @@ def plan(situation: Situation) -> Plan:
         _promote(situation, draft, promoted, measured)
     if leaving:
         _drain(situation, draft, leaving)
+    elif promoted is None:
+        _route(situation, draft)
     if measured is not None:
         measure(situation, draft, measured)
     elif (blocked := _blocked(situation)) and draft.doing is None:
@@ -78,6 +85,18 @@ def _drain(situation: Situation, draft: Draft, leaving: list[Server]) -> None:
     names = ", ".join(server.name for server in leaving)
     moved = f"Traffic has moved to revision {situation.serving_revision}"
     draft.do("Draining", f"{moved}; {names} finishes its requests for {drain} s.")
+
+
+def _route(situation: Situation, draft: Draft) -> None:
+    """Wait until the nodes know where the Service leads: until then a client's connection may hang for minutes.
+
+    A node without rules for a new Service lets its first packet go astray, and the connection does not recover.
+    """
+    service, now = situation.observation.service, situation.observation.now
+    if situation.serving is None or service is None or service.moved_at is None or now >= service.moved_at + ROUTED:
+        return
+    draft.wake(service.moved_at + ROUTED - now)
+    draft.do("TrafficMoving", f"The nodes learn that Service {situation.model.name} leads to {service.revision}.")
 
 
 def _free(situation: Situation, draft: Draft, measured: Measured | None) -> None:
