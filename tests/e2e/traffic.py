@@ -1,8 +1,8 @@
 """A stream of requests through a stable Service, from a pod inside the cluster, counted one by one.
 
 The pod runs until its standard input closes and then prints one line of JSON. Every request uses a connection of its
-own, as most clients behind a Service do not know when an endpoint goes away. Counting begins after a first answer, which
-may be tried for: a node with two busy cores writes the rules of a new Service late, and that is not the operator's.
+own, as most clients behind a Service do not know when an endpoint goes away. Counting begins after a first answer,
+which is tried for: a node with two busy cores writes the rules of a new Service late, and that is not the operator's.
 """
 
 from __future__ import annotations

@@ -62,6 +62,23 @@ def cell_of(asked: CellRequest, measured: Measured) -> Cell:
     )
 
 
+def in_words(cell: Cell) -> str:
+    """Return a cell in one line for people."""
+    at = f"concurrency {cell.concurrency}, temperature {cell.temperature}"
+    if cell.failure is not None:
+        return f"{at}: {cell.failure.reason}: {cell.failure.message}"
+    parts = [f"{cell.completed} completed", f"{float(cell.requests_per_second):.2f} req/s"]
+    if cell.failed:
+        parts.insert(1, f"{cell.failed} failed")
+    latency = cell.e2e_latency
+    if latency is not None:
+        parts.append(f"E2E P50 {latency.p50_microseconds / 1000:.0f} P99 {latency.p99_microseconds / 1000:.0f} ms")
+    counted = cell.acceptance
+    if counted is not None and counted.draft_tokens:
+        parts.append(f"{100 * counted.accepted_tokens / counted.draft_tokens:.0f} % accepted")
+    return f"{at}: {', '.join(parts)}"
+
+
 def errors_of(records: Sequence[RequestRecord]) -> str:
     """Return the commonest errors with their counts, or nothing."""
     counted = Counter(record.error for record in records if record.error)

@@ -11,11 +11,12 @@ import asyncio
 import hashlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
@@ -35,7 +36,7 @@ from specmodel.bench.load import (
     warm_up,
 )
 from specmodel.bench.prompts import FilePrompts, PromptsError, SyntheticPrompts, cell_seed, read_prompts
-from specmodel.bench.run_status import ApiUnavailableError, Found, InvalidRunError, RunGoneError, RunStatus
+from specmodel.bench.run_status import ApiUnavailableError, Found, InvalidRunError, RunGoneError
 from specmodel.bench.target import ModelNotServedError, TargetServer, TargetUnreachableError
 from specmodel.domain.statistics import percentile
 
@@ -45,6 +46,27 @@ PROGRESS_SECONDS = 10.0
 LAST_WORD_SECONDS = 5.0
 
 log = logging.getLogger("specmodel.bench")
+
+
+class RunRecord(Protocol):
+    """Where a run is read and written: a BenchmarkRun at the API server, or a file. Errors are `run_status`'s."""
+
+    async def read(self) -> Found:
+        """Return the run as it stands."""
+
+    async def write(
+        self,
+        *,
+        progress: RunProgress,
+        cells: Sequence[Cell] | None = None,
+        provenance: Provenance | None = None,
+        patience_seconds: float | None = None,
+    ) -> None:
+        """Write what is given; what is None stays."""
+
+
+#: Takes every request of a finished cell, in the order in which they ended.
+KeepRequests = Callable[[CellRequest, Sequence[RequestRecord]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +86,13 @@ class OutcomeError(Exception):
         self.outcome = Outcome(name=name, message=message)
 
 
-async def run_job(status: RunStatus, session: Callable[[float], aiohttp.ClientSession], prompts: Path) -> Outcome:
+async def run_job(
+    status: RunRecord,
+    session: Callable[[float], aiohttp.ClientSession],
+    prompts: Path,
+    *,
+    keep: KeepRequests | None = None,
+) -> Outcome:
     """Measure the cells that the run lacks and return the outcome, which is then in its status.
 
     `session` makes the session for the target, given the seconds that a read may take. `prompts` is the folder where
@@ -89,6 +117,7 @@ async def run_job(status: RunStatus, session: Callable[[float], aiohttp.ClientSe
             uid=found.uid,
             done={course.key_of(cell): cell for cell in found.cells},
             started=_started(found),
+            keep=keep,
         )
         try:
             outcome = await job.outcome()
@@ -113,13 +142,14 @@ def _started(found: Found) -> datetime:
 
 @dataclass(slots=True, kw_only=True)
 class _Job:
-    status: RunStatus
+    status: RunRecord
     spec: BenchmarkRunSpec
     target: TargetServer
     prompts_at: Path
     uid: str
     done: dict[course.Key, Cell]
     started: datetime
+    keep: KeepRequests | None = None
     #: Median seconds of a request, for the estimate only.
     latencies: dict[course.Key, float] = field(default_factory=dict)
     prompts: FilePrompts | SyntheticPrompts | None = None
@@ -195,7 +225,7 @@ class _Job:
                 self.latencies[key] = cell.e2e_latency.p50_microseconds / 1e6
             self.doing = f"measured {_name(asked)}"
             await self._write(cells=True)
-            log.info("measured %s: %s", _name(asked), _figures(cell))
+            log.info("measured %s", figures.in_words(cell))
 
     async def _measure(self, asked: CellRequest) -> Cell:
         load = self._load(asked)
@@ -234,6 +264,8 @@ class _Job:
             )
             size = course.extension(asked, cell, self.spec.stop)
             if not size:
+                if self.keep is not None:
+                    self.keep(asked, records)
                 return cell
         raise AssertionError  # pragma: no cover  count() has no end
 
@@ -376,16 +408,6 @@ class _Job:
 
 def _name(asked: CellRequest) -> str:
     return f"concurrency {asked.concurrency}, temperature {asked.temperature}"
-
-
-def _figures(cell: Cell) -> str:
-    if cell.failure is not None:
-        return f"{cell.failure.reason}: {cell.failure.message}"
-    latency = cell.e2e_latency
-    shown = (
-        f"E2E P50 {latency.p50_microseconds / 1000:.0f} P99 {latency.p99_microseconds / 1000:.0f} ms" if latency else ""
-    )
-    return f"{cell.completed} completed, {cell.failed} failed, {cell.requests_per_second} req/s, {shown}"
 
 
 def _stamp(time: datetime) -> str:

@@ -29,6 +29,11 @@ COMMANDS = (
         module="specmodel.cli.decide",
         summary="decide from saved results, without a cluster",
     ),
+    Command(
+        name="try",
+        module="specmodel.local.command",
+        summary="measure on this machine's own GPUs and decide, without a cluster",
+    ),
     Command(name="operator", module="specmodel.app.main", summary="run the operator"),
     Command(name="bench", module="specmodel.bench.command", summary="measure one BenchmarkRun (what its Job runs)"),
     Command(name="crd", module="specmodel.crd.main", summary="write the CRDs and what is generated with them"),

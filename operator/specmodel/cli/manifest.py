@@ -30,6 +30,14 @@ def read_model(path: Path) -> SpeculativeModel:
     return _parse(path, models[0])
 
 
+def read_written(path: Path) -> dict[str, Any]:
+    """Return the model of a file as its author wrote it, after `read_model` has found it good."""
+    found: dict[str, Any] = next(
+        one for one in read_yaml(path) if isinstance(one, dict) and one.get("kind") == MODEL_KIND
+    )
+    return found
+
+
 def _parse(path: Path, value: dict[str, Any]) -> SpeculativeModel:
     problems: list[str] = []
     if value.get("apiVersion") != API_VERSION:

@@ -125,10 +125,11 @@ def _read_value(value: Any, where: str, model: SpeculativeModel, found: _Found, 
         return
     # Other objects may lie beside the runs, the model itself for one.
     if kind == RUN_KIND:
-        found.runs.append((where, _read_run(value, where)))
+        found.runs.append((where, read_run(value, where)))
 
 
-def _read_run(value: Mapping[str, Any], where: str) -> Run:
+def read_run(value: Mapping[str, Any], where: str) -> Run:
+    """Return a saved BenchmarkRun; `where` names it in messages. Raises `InputError`."""
     if value.get("apiVersion") != API_VERSION:
         raise InputError(f"{where}: apiVersion: must be {API_VERSION}, not {shown(value.get('apiVersion'))}")
     metadata = value.get("metadata")

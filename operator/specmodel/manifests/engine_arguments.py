@@ -64,7 +64,7 @@ def speculative_config(candidate: Candidate, drafter: str) -> str:
         "model": drafter,
         "num_speculative_tokens": candidate.speculative_tokens,
     }
-    is_hub = candidate.drafter_uri is not None and candidate.drafter_uri.startswith(HUB)
+    is_hub = candidate.drafter_uri == f"{HUB}{drafter}"
     if is_hub and candidate.drafter_revision:
         value["revision"] = candidate.drafter_revision
     return json.dumps(value, separators=(",", ":"))
@@ -79,7 +79,7 @@ def engine_arguments(candidate: Candidate, paths: Paths, *, host: str = "0.0.0.0
         *("--host", host),
         *("--port", str(port)),
     ]
-    if candidate.model_uri.startswith(HUB):
+    if candidate.model_uri == f"{HUB}{paths.model}":
         arguments += ["--revision", candidate.model_revision]
     arguments += ["--tensor-parallel-size", str(candidate.gpus_per_replica)]
     if candidate.speculative_tokens and paths.drafter:

@@ -1,0 +1,9 @@
+"""`specmodel try`: the operator's candidates, benchmark and decision on one machine, with processes in place of pods.
+
+command    arguments, messages, exit codes
+session    the loop: decide, start what is wanted and fits, measure, write down, decide again
+engine     one vLLM process: started, waited for, its last words, stopped with everything that it started
+devices    which GPUs (or parts of a CPU) there are
+store      the results folder: one BenchmarkRun per file, and under which conditions it was measured
+advice     the recommended manifest
+"""

@@ -1,0 +1,398 @@
+"""`specmodel try -f MODEL.yaml`: measure on this machine's own GPUs what the operator would measure in a cluster.
+
+Exit codes: 0 decided, 1 a fault of this machine, 2 input that cannot be used, 3 nobody is eligible, 130 and 143 when it
+was told to stop; what is measured is kept, and a second start goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from specmodel import __version__
+from specmodel.api.model import SpeculativeModel
+from specmodel.bench.prompts import PromptsError, read_prompts
+from specmodel.cli.answer import OUTPUTS, rendered, status_of
+from specmodel.cli.manifest import read_model, read_written
+from specmodel.cli.reading import InputError
+from specmodel.domain.assessment import Verdict
+from specmodel.domain.candidate import Candidate, EngineChoice, digest_of, enumerate_candidates
+from specmodel.domain.decision import Decision
+from specmodel.domain.engine import resolve_engine
+from specmodel.domain.invalid import InvalidModelError
+from specmodel.domain.measurement import workload_digest
+from specmodel.domain.settings import Settings
+from specmodel.local.advice import recommended
+from specmodel.local.devices import Machine, find_machine
+from specmodel.local.engine import kill_leftovers
+from specmodel.local.session import Session, Setup
+from specmodel.local.store import Store
+from specmodel.manifests.engine_arguments import CLAIM, HUB, Paths
+
+EXIT_FAULT = 1
+EXIT_INPUT = 2
+EXIT_NOBODY_ELIGIBLE = 3
+#: `vllm --version` imports all of vLLM.
+VERSION_SECONDS = 300
+#: How often the live line is written: on a terminal, and elsewhere.
+LIVE_SECONDS = 1.0
+LINE_SECONDS = 15.0
+#: In the environment of candidates with pretended acceptance: such figures never pass for those of a real drafter.
+SYNTHETIC = "SPECMODEL_SYNTHETIC_ACCEPTANCE"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, decide, print, and return the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.getLogger("specmodel").addHandler(logging.NullHandler())
+    try:
+        setup, written = _setup(options)
+        return asyncio.run(_run(setup, written, options.output))
+    except InputError as error:
+        for problem in error.problems:
+            print(f"specmodel try: {problem}", file=sys.stderr)
+        return EXIT_INPUT
+    except InvalidModelError as error:
+        print(f"specmodel try: {options.file}: {error.reason}: {error.message}", file=sys.stderr)
+        return EXIT_INPUT
+    except OSError as error:
+        print(f"specmodel try: {error.filename or 'this machine'}: {error.strerror or error}", file=sys.stderr)
+        return EXIT_FAULT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specmodel try",
+        description="Measure a SpeculativeModel's candidates on this machine with vLLM processes, and decide.",
+        epilog="Exit codes: 0 decided; 1 a fault of this machine; 2 files or arguments cannot be used; 3 nobody is "
+        "eligible; 130 or 143 told to stop. A second start with the same --results goes on where the first one ended.",
+    )
+    parser.add_argument(
+        "-f", "--file", type=Path, required=True, metavar="MODEL.yaml", help="file with one SpeculativeModel"
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="where results are kept (default: specmodel-try/<model's name>)"
+    )
+    parser.add_argument("--model", metavar="PATH", help="folder of the target's weights (default: the hub's, by uri)")
+    parser.add_argument("--drafter", metavar="PATH", help="folder of the drafter's weights (default: likewise)")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines, for workload.dataset.prompts")
+    parser.add_argument(
+        "--devices",
+        default="auto",
+        help="auto (all GPUs), GPU indices such as 0,1, cpu, or cpu:PARTS to divide the cores (default: auto)",
+    )
+    parser.add_argument(
+        "--vllm", default="vllm", metavar="COMMAND", help="the engine's program, as in a shell (default: vllm)"
+    )
+    parser.add_argument(
+        "--one-at-a-time", action="store_true", help="never measure two candidates side by side on separate devices"
+    )
+    parser.add_argument(
+        "--load-format", choices=["dummy"], help="random weights: honest for speed, meaningless for text"
+    )
+    parser.add_argument(
+        "--synthetic-acceptance",
+        default={},
+        type=_acceptance,
+        metavar="γ=PERCENT,...",
+        help="have the engine pretend to accept that share of drafted tokens, for example 3=35.5,5=25",
+    )
+    parser.add_argument(
+        "--schedule",
+        default=(),
+        type=_schedule,
+        metavar="FIRST-LAST=γ,...",
+        help="let the engine choose γ by its batch size, for example 1-8=5,9-64=3; give a folder of its own",
+    )
+    parser.add_argument("-o", "--output", choices=OUTPUTS, default="table", help="how to print (default: table)")
+    return parser
+
+
+def _acceptance(text: str) -> dict[int, float]:
+    """Return γ → rate of `3=35.5,5=25`. Raises ArgumentTypeError."""
+    rates: dict[int, float] = {}
+    for part in text.split(","):
+        gamma, _, percent = part.partition("=")
+        try:
+            tokens, rate = int(gamma), float(percent) / 100
+        except ValueError:
+            tokens, rate = 0, -1.0
+        if not (1 <= tokens <= 16 and 0 <= rate <= 1):
+            message = f"{part!r} must be γ=PERCENT, such as 3=35.5, with γ from 1 to 16 and 0 to 100 percent"
+            raise argparse.ArgumentTypeError(message)
+        rates[tokens] = rate
+    return rates
+
+
+def _schedule(text: str) -> tuple[tuple[int, int, int], ...]:
+    """Return (first, last, γ) of `1-8=5,9-64=3`. Raises ArgumentTypeError."""
+    steps: list[tuple[int, int, int]] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d{1,4})-(\d{1,4})=(\d{1,2})", part)
+        first, last, tokens = (int(group) for group in found.groups()) if found else (0, 0, 0)
+        follows = first == (steps[-1][1] + 1 if steps else 1)
+        if not (found and follows and first <= last and tokens <= 16):
+            message = f"{part!r} must be FIRST-LAST=γ, the first from 1 and each where the one before it ends"
+            raise argparse.ArgumentTypeError(message)
+        steps.append((first, last, tokens))
+    return tuple(steps)
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def _setup(options: argparse.Namespace) -> tuple[Setup, dict[str, Any]]:
+    """Return what to measure. Raises `InputError` and `InvalidModelError`."""
+    model = read_model(options.file)
+    machine = find_machine(options.devices)
+    command = tuple(shlex.split(options.vllm))
+    version = _installed(command)
+    candidates = _candidates(model, machine, version, options)
+    prompts, digest = _prompts(model, options.prompts)
+    store = Store(folder=options.results or Path("specmodel-try") / model.name)
+    setup = Setup(
+        model=model,
+        candidates=candidates,
+        workload=workload_digest(model.spec.workload, digest),
+        machine=machine,
+        store=store,
+        engine_command=command,
+        paths=_paths(model, options),
+        prompts=prompts,
+        prompts_digest=digest,
+        load_format=options.load_format,
+        synthetic_acceptance=options.synthetic_acceptance,
+        schedule=options.schedule,
+        side_by_side=not options.one_at_a_time and not machine.is_cpu,
+    )
+    store.open(
+        {
+            "product": machine.product,
+            "driver": machine.driver,
+            "engine": version,
+            "instrument": __version__,
+            "loadFormat": options.load_format or "auto",
+            "syntheticAcceptancePercent": {str(g): round(100 * r, 6) for g, r in options.synthetic_acceptance.items()},
+            "schedule": [list(step) for step in options.schedule],
+            "command": ["specmodel", "try", *sys.argv[2:]],
+        }
+    )
+    return setup, read_written(options.file)
+
+
+def _installed(command: tuple[str, ...]) -> str:
+    """Return the version of the vLLM that is on this machine."""
+    if not command:
+        raise InputError("--vllm: names no program")
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+        )
+    except FileNotFoundError as error:
+        raise InputError(
+            f"--vllm: there is no program {command[0]!r}: install vLLM (pip install 'specmodel[vllm]'), or name its "
+            "program, for example --vllm '/opt/venv/bin/python -m vllm.entrypoints.cli.main'"
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"--vllm: {shlex.join(command)} --version: {error}") from error
+    # What plugins say at import comes first; builds append `+cpu` and the like.
+    found = re.findall(r"^v?(\d+\.\d+\.\d+)(?:[+.]\S*)?(?: .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode or not found:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
+        raise InputError(f"--vllm: {shlex.join(command)} --version prints no version; it says: {said[0][:300]}")
+    version: str = found[-1]
+    return version
+
+
+def _candidates(
+    model: SpeculativeModel, machine: Machine, version: str, options: argparse.Namespace
+) -> tuple[Candidate, ...]:
+    """Return the operator's own candidates, with this machine's engine. Raises `InputError`, `InvalidModelError`."""
+    settings = Settings()
+    chosen = resolve_engine(model, None, settings)
+    if chosen.version != version:
+        print(
+            f"specmodel try: the manifest's engine is {chosen.version}, this machine has vLLM {version}: "
+            f"figures are of {version}",
+            file=sys.stderr,
+        )
+    candidates = enumerate_candidates(model, EngineChoice(image=chosen.image, version=version), settings)
+    products = candidates[0].gpu_products
+    if not machine.is_cpu and machine.product not in products:
+        raise InputError(
+            f"{options.file}: spec.hardware.gpuProducts: {', '.join(products)} are allowed, this machine has "
+            f"{machine.product}: set gpuProducts: [{machine.product}] to measure on it"
+        )
+    most = max(candidate.gpus_per_replica for candidate in candidates)
+    if most > len(machine.devices):
+        print(
+            f"specmodel try: candidates with more than {len(machine.devices)} GPUs are left out: this machine "
+            "has no more",
+            file=sys.stderr,
+        )
+        candidates = tuple(one for one in candidates if one.gpus_per_replica <= len(machine.devices))
+    if not candidates:
+        raise InputError(
+            f"{options.file}: spec.hardware.gpusPerReplica: every candidate needs more GPUs than there are"
+        )
+    return tuple(_marked(one, options) for one in candidates)
+
+
+def _marked(candidate: Candidate, options: argparse.Namespace) -> Candidate:
+    """Return the candidate with what changes its figures in its digest: what only this command adds."""
+    rate = options.synthetic_acceptance.get(candidate.speculative_tokens)
+    if rate is not None:
+        candidate = replace(candidate, env=(*candidate.env, (SYNTHETIC, f"{100 * rate:g}")))
+    if options.schedule and candidate.speculative_tokens:
+        steps = ",".join(f"{first}-{last}={tokens}" for first, last, tokens in options.schedule)
+        candidate = replace(candidate, env=(*candidate.env, ("SPECMODEL_SCHEDULE", steps)))
+    if options.load_format:
+        candidate = replace(candidate, env=(*candidate.env, ("SPECMODEL_LOAD_FORMAT", options.load_format)))
+    return candidate
+
+
+def _prompts(model: SpeculativeModel, given: Path | None) -> tuple[Path, str | None]:
+    wanted = model.spec.workload.dataset.prompts
+    if wanted is None:
+        if given is not None:
+            raise InputError("--prompts: the manifest's workload.dataset is synthetic; set workload.dataset.prompts")
+        return Path("/dev/null"), None
+    if given is None:
+        reference = wanted.config_map_ref
+        raise InputError(f"--prompts: give the file that ConfigMap {reference.name} holds as {reference.key}")
+    try:
+        read_prompts(given)
+        return given, digest_of(given.read_text(encoding="utf-8"))
+    except PromptsError as error:
+        raise InputError(f"{given}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{given}: {error.strerror or error}") from error
+
+
+def _paths(model: SpeculativeModel, options: argparse.Namespace) -> Paths:
+    drafter = model.spec.drafter
+    wanted = drafter.uri if drafter is not None else None
+    return Paths(
+        model=_path(options.model, model.spec.model.uri, "--model"),
+        drafter=_path(options.drafter, wanted, "--drafter") if wanted is not None else None,
+    )
+
+
+def _path(given: str | None, uri: str, option: str) -> str:
+    if given is not None:
+        path = Path(given).expanduser().resolve()
+        if not (path / "config.json").is_file():
+            raise InputError(f"{option}: {given} holds no config.json; it must be the folder of a checkpoint")
+        return str(path)
+    if uri.startswith(CLAIM):
+        raise InputError(f"{option}: the manifest's {uri} is a volume of a cluster: give the folder on this machine")
+    return uri.removeprefix(HUB)
+
+
+# --- measuring it -----------------------------------------------------------------------------------------------------
+
+
+async def _run(setup: Setup, written: dict[str, Any], output: str) -> int:
+    stopped: list[int] = []
+    session = Session(setup, say=_say)
+    killed = kill_leftovers(str(setup.store.folder.resolve()))
+    if killed:
+        _say(f"stopped {len(killed)} processes that an earlier start left behind")
+    setup.store.reopen()
+    setup.store.note("start", candidates=len(setup.candidates), devices=list(setup.machine.devices))
+    where = "this CPU" if setup.machine.is_cpu else f"{len(setup.machine.devices)} × {setup.machine.product}"
+    _say(f"{len(setup.candidates)} candidates on {where}; results in {setup.store.folder}")
+    working = asyncio.create_task(session.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _stop, working, stopped, number)
+    live = asyncio.create_task(_live(session))
+    try:
+        decision = await working
+    except asyncio.CancelledError:
+        setup.store.note("interrupted")
+        _say("stopped; what is measured is kept, the same command goes on from there")
+        return 128 + (stopped[0] if stopped else signal.SIGTERM)
+    finally:
+        live.cancel()
+        await asyncio.gather(live, return_exceptions=True)
+    setup.store.note("decided", reason=decision.reason)
+    return _print(setup, written, decision, output)
+
+
+def _stop(working: asyncio.Task[Decision], stopped: list[int], number: signal.Signals) -> None:
+    stopped.append(number)
+    _say("stopping the engines" if len(stopped) == 1 else "killing the engines")
+    working.cancel()
+
+
+def _print(setup: Setup, written: dict[str, Any], decision: Decision, output: str) -> int:
+    now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = status_of(setup.model, decision, now)
+    _clear()
+    print(rendered(status, output), flush=True)
+    where = "a CPU" if setup.machine.is_cpu else setup.machine.product
+    manifest = recommended(written, setup.model, decision, f"{where}, vLLM {setup.candidates[0].engine_version}")
+    for note in _caveats(setup):
+        print(f"specmodel try: {note}", file=sys.stderr)
+    if manifest:
+        path = setup.store.folder / "recommended.yaml"
+        path.write_text(manifest, encoding="utf-8")
+        print(f"specmodel try: the recommended manifest is {path}", file=sys.stderr)
+    if any(one.verdict is Verdict.ELIGIBLE for one in decision.assessments):
+        return 0
+    print(f"specmodel try: {decision.message}", file=sys.stderr)
+    return EXIT_NOBODY_ELIGIBLE
+
+
+def _caveats(setup: Setup) -> list[str]:
+    notes = []
+    if setup.machine.is_cpu:
+        notes.append("measured on a CPU: the figures say nothing of a GPU")
+    if setup.load_format:
+        notes.append("random weights (--load-format dummy): speed is real, text is not")
+    if setup.synthetic_acceptance:
+        shares = ", ".join(f"{100 * rate:g} % at γ={gamma}" for gamma, rate in setup.synthetic_acceptance.items())
+        notes.append(f"acceptance is pretended ({shares}), not a drafter's")
+    if setup.schedule:
+        steps = ", ".join(f"{tokens} up to {last} requests" for _, last, tokens in setup.schedule)
+        notes.append(f"γ follows the load: {steps}; no manifest can ask for that yet")
+    return notes
+
+
+async def _live(session: Session) -> None:
+    """Keep one line on a terminal up to date; elsewhere print what changed now and then."""
+    is_terminal = sys.stderr.isatty()
+    last = ""
+    while True:
+        await asyncio.sleep(LIVE_SECONDS if is_terminal else LINE_SECONDS)
+        line = " | ".join(session.doing[digest] for digest in sorted(session.doing))
+        if is_terminal:
+            _clear()
+            print(line[:200], end="", file=sys.stderr, flush=True)
+        elif line and line != last:
+            _say(line)
+        last = line
+
+
+def _say(text: str) -> None:
+    _clear()
+    print(f"{datetime.now(tz=UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        with contextlib.suppress(OSError):
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
