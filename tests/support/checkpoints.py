@@ -105,7 +105,7 @@ def drafter_shapes(config: Config) -> Shapes:
     """Return the tensors of an EAGLE3 drafter that brings its own embedding."""
     hidden, inner, size = (int(config[name]) for name in ("hidden_size", "intermediate_size", "head_dim"))
     heads, kv = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
-    rows = int(config.get("draft_vocab_size", config["vocab_size"]))
+    rows = int(config["draft_vocab_size" if "draft_vocab_size" in config else "vocab_size"])
     shapes: dict[str, list[int]] = {
         "embed_tokens.weight": [config["vocab_size"], hidden],
         "fc.weight": [hidden, 3 * hidden],

@@ -29,6 +29,10 @@ FILES_MAXIMUM = 512
 LENGTH = struct.Struct("<Q")
 
 
+class MissingError(CheckpointError):
+    """There is no such folder."""
+
+
 def read_checkpoint(path: Path, *, source: str | None = None) -> Checkpoint:
     """Return the facts of the checkpoint in a folder; `source` is what messages call it (default: the path).
 
@@ -37,7 +41,7 @@ def read_checkpoint(path: Path, *, source: str | None = None) -> Checkpoint:
     name = source or str(path)
     if not path.is_dir():
         found = "is not there" if not path.exists() else "is no folder"
-        raise CheckpointError(f"{name}: {found}; it must be a folder with config.json")
+        raise MissingError(f"{name}: {found}; it must be a folder with config.json")
     checkpoint = read_config(parse_json(_read(path / CONFIG, CONFIG_MAXIMUM, name), CONFIG, name), source=name)
     files = weight_files(sorted(entry.name for entry in path.iterdir()))
     if files:
