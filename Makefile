@@ -1,7 +1,7 @@
 # Every command a person needs. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-tight demo-fp8 test e2e rest check unit format generate requirements up down clean
+.PHONY: help setup demo demo-tight demo-fp8 test e2e rest check unit format generate engine-flags requirements up down clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: setup ## Format and mend what ruff can
 
 generate: setup ## Make CRDs, their chart copy and the generated docs anew
 	@PYTHONPATH=operator .venv/bin/python -m specmodel.crd
+
+engine-flags: setup ## Ask new vLLM releases for their flags (VERSIONS="X.Y.Z ...", or FROM=file of tools/engine_flags_extract.py)
+	@.venv/bin/python tools/engine_flags.py $(VERSIONS) $(addprefix --from ,$(FROM))
 
 requirements: setup ## Resolve requirements/*.in anew into hash-pinned *.txt
 	@for name in operator replay benchmark dev; do .venv/bin/uv pip compile -q --universal --python-version 3.11 \

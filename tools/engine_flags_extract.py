@@ -1,7 +1,8 @@
 """Print as JSON what the installed vLLM takes on its command line. Needs `vllm` importable, nothing of this project.
 
 `python3 tools/engine_flags_extract.py > out.json` runs anywhere, with or without a GPU, and
-`make engine-flags FROM=out.json` takes the result into `operator/specmodel/engines/`. Read from vLLM's own objects, never from its help text:
+`make engine-flags FROM=out.json` takes the result into
+`operator/specmodel/engines/`. Read from vLLM's own objects, never from its help text:
 
 - flags: every option of `vllm serve` with all its spellings, how many values it takes, which values it accepts
   (`choices`, and `kind`, found out by offering its converter a few texts), and its default where that is simple;
@@ -31,9 +32,9 @@ import typing
 from typing import Any
 
 PARSER_MODULES = (
+    "vllm.entrypoints.common.cli_args",
     "vllm.entrypoints.launchers.cli_args",
     "vllm.entrypoints.openai.cli_args",
-    "vllm.entrypoints.serve.cli_args",
 )
 PARSER_CLASS_MODULES = ("vllm.utils.argparse_utils", "vllm.utils")
 #: The JSON flags whose keys are recorded, with the class in `vllm.config` that reads them.
@@ -170,8 +171,10 @@ def flag(action: argparse.Action) -> dict[str, Any]:
     if result["takes"] == "none":
         return result | default(action.default)
     if action.choices is not None:
-        result["choices"] = sorted({text(choice) for choice in action.choices})
+        result["choices"] = sorted({text(choice) for choice in action.choices if choice is not None})
     result["kind"] = kind(action.type) if action.type is not None else "text"
+    if action.type is not None and is_nullable(action.type):
+        result["nullable"] = True
     return result | default(action.default)
 
 
@@ -199,6 +202,14 @@ def kind(convert: Any) -> str:
             continue
         return name
     return "other"
+
+
+def is_nullable(convert: Any) -> bool:
+    """Return whether the converter makes None of the word."""
+    try:
+        return convert("None") is None
+    except (Exception, SystemExit):  # noqa: BLE001 — as above
+        return False
 
 
 def default(value: Any) -> dict[str, str]:
