@@ -1,6 +1,6 @@
 """The benchmark against `vllm bench serve` on one real server, in turn, the same load; and two servers side by side.
 
-    instrument.py --url URL [--beside URL] --model NAME --tokenizer DIR --out FILE [--levels 1 8 32] [--passes 2]
+    instrument.py --url URL [--beside URL] --model NAME --tokenizer DIR --out FILE [--levels 8 32] [--passes 2]
 
 Runs under the Python that has vLLM, with the repository's `operator/` on PYTHONPATH. `vllm bench serve` runs in this
 process too, so that its import is paid once. Each pass measures a level with both, in turn; the order changes from
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--levels", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--levels", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--input-tokens", type=int, default=1024)
     parser.add_argument("--output-tokens", type=int, default=256)

@@ -3,10 +3,11 @@
     run.py --results DIR [--vllm COMMAND] [--seconds N] [--steps NAME ...] [--devices auto|0,1|cpu:2] [--base FILE]
 
     one-gpu      γ 0 and the first of the manifest, every weights, 1 GPU
+    two-gpus     the same with 2 GPUs (tensor parallel) and BF16, where there are two
     instrument   the benchmark against `vllm bench serve` on one server; two servers side by side where there are two
-    two-gpus     the same with 2 GPUs (tensor parallel)
     gammas       every γ of the manifest, 1 GPU
     adaptive     γ by batch size, made from what the steps before measured; kept in DIR/adaptive
+    two-gpus-all 2 GPUs with every weights
 
 Each step is `specmodel try` on the manifest narrowed to it, so that a later run, on another machine too, goes on from
 the files in DIR. A step that the time ends is told to stop and keeps its finished cells.
@@ -20,6 +21,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,7 +39,7 @@ sys.path.insert(0, str(ROOT / "operator"))
 from specmodel.local.devices import find_machine  # noqa: E402
 from specmodel.local.engine import free_port, start_engine  # noqa: E402
 
-STEPS = ("one-gpu", "instrument", "two-gpus", "gammas", "adaptive")
+STEPS = ("one-gpu", "two-gpus", "instrument", "gammas", "adaptive", "two-gpus-all")
 #: Less than this is not worth starting an engine for, in seconds.
 LEAST_SECONDS = 90
 #: What a step that is told to stop may take.
@@ -82,37 +84,54 @@ def main() -> int:
 
 
 def _step(step: str, options: argparse.Namespace, devices: int, deadline: float) -> int:
-    gammas = yaml.safe_load(options.base.read_text())["spec"]["drafter"]["speculativeTokens"]
+    spec = yaml.safe_load(options.base.read_text(encoding="utf-8"))["spec"]
+    gammas = spec["drafter"]["speculativeTokens"]
     match step:
         case "one-gpu":
-            return _try(options, deadline, step, gpus=[1], gammas=gammas[:1])
+            return _try(options, deadline, step, {"gpus": [1], "gammas": gammas[:1]})
         case "gammas":
-            return _try(options, deadline, step, gpus=[1], gammas=gammas)
-        case "two-gpus" if devices >= 2:
-            return _try(options, deadline, step, gpus=[1, 2], gammas=gammas[:1])
-        case "two-gpus":
-            _say("two-gpus: this machine has one")
+            return _try(options, deadline, step, {"gpus": [1], "gammas": gammas})
+        case "two-gpus" | "two-gpus-all" if devices < 2:
+            _say(f"{step}: this machine has one")
             return 1
+        case "two-gpus":
+            return _try(options, deadline, step, {"gpus": [2], "gammas": gammas[:1], "weights": ["None"]})
+        case "two-gpus-all":
+            return _try(options, deadline, step, {"gpus": [2], "gammas": gammas[:1]})
         case "adaptive":
-            schedule = _schedule(options.results)
-            if not schedule:
-                _say("adaptive: needs γ 0 and two more measured at every level")
-                return 1
-            highest = [max(int(part.partition("=")[2]) for part in schedule.split(","))]
-            return _try(options, deadline, step, gpus=[1], gammas=highest, schedule=schedule)
+            return _adaptive(options, deadline)
         case _:
             return asyncio.run(_instrument(options, devices, deadline))
 
 
-def _try(  # noqa: PLR0913  what a step consists of
-    options: argparse.Namespace, deadline: float, step: str, *, gpus: list[int], gammas: list[int], schedule: str = ""
+def _adaptive(options: argparse.Namespace, deadline: float) -> int:
+    """Try the schedule that the measurements suggest, beside what is known of the engine without a drafter."""
+    weights, schedule = _schedule(options.results)
+    highest = max((int(part.partition("=")[2]) for part in schedule.split(",") if part), default=0)
+    if not highest:
+        _say("adaptive: needs γ 0 and two more measured at every level, and a level at which one of them is best")
+        return 1
+    known = options.results / "adaptive" / "runs"
+    known.mkdir(parents=True, exist_ok=True)
+    for path in sorted((options.results / "runs").glob("*.json")):
+        candidate = json.loads(path.read_text(encoding="utf-8"))["spec"]["candidate"]
+        if candidate["gpusPerReplica"] == 1 and candidate["speculativeTokens"] == 0:
+            shutil.copy(path, known / path.name)
+    narrowed = {"gpus": [1], "gammas": [highest], "weights": [weights]}
+    return _try(options, deadline, "adaptive", narrowed, schedule)
+
+
+def _try(
+    options: argparse.Namespace, deadline: float, step: str, narrowed: dict[str, list[Any]], schedule: str = ""
 ) -> int:
     """Run `specmodel try` on the manifest narrowed to a step, until the deadline."""
     folder = options.results / "adaptive" if schedule else options.results
     folder.mkdir(exist_ok=True)
     manifest = yaml.safe_load(options.base.read_text(encoding="utf-8"))
-    manifest["spec"]["hardware"]["gpusPerReplica"] = gpus
-    manifest["spec"]["drafter"]["speculativeTokens"] = gammas
+    spec = manifest["spec"]
+    spec["hardware"]["gpusPerReplica"] = narrowed["gpus"]
+    spec["drafter"]["speculativeTokens"] = narrowed["gammas"]
+    spec["quantization"]["weights"] = narrowed.get("weights", spec["quantization"]["weights"])
     path = options.results / f"{step}.yaml"
     path.write_text(yaml.safe_dump(manifest, sort_keys=False), encoding="utf-8")
     command = [
@@ -193,8 +212,8 @@ async def _instrument(options: argparse.Namespace, devices: int, deadline: float
         await asyncio.gather(*(engine.stop(5.0) for engine in engines))
 
 
-def _schedule(results: Path) -> str:
-    """Return as a schedule the γ that served most requests per second at each level on one GPU, of the fastest weights.
+def _schedule(results: Path) -> tuple[str, str]:
+    """Return (weights, schedule): the γ that served most requests per second at each level on one GPU, of the fastest weights.
 
     A level's γ holds from just above the level below it.
     """
@@ -209,8 +228,8 @@ def _schedule(results: Path) -> str:
             at[candidate["speculativeTokens"]] = float(cell["requestsPerSecond"])
     complete = {weights: levels for weights, levels in best.items() if all(len(at) >= 3 for at in levels.values())}
     if not complete:
-        return ""
-    fastest = max(complete.values(), key=lambda levels: max(levels[max(levels)].values()))
+        return "", ""
+    weights, fastest = max(complete.items(), key=lambda one: max(one[1][max(one[1])].values()))
     steps: list[tuple[int, int, int]] = []
     below = 0
     for level in sorted(fastest):
@@ -221,7 +240,7 @@ def _schedule(results: Path) -> str:
             steps.append((below + 1, level, gamma))
         below = level
     steps[-1] = (steps[-1][0], max(64, steps[-1][1]), steps[-1][2])
-    return ",".join(f"{first}-{last}={gamma}" for first, last, gamma in steps)
+    return weights, ",".join(f"{first}-{last}={gamma}" for first, last, gamma in steps)
 
 
 def _describe(options: argparse.Namespace, driver: str) -> None:
@@ -246,7 +265,11 @@ def _describe(options: argparse.Namespace, driver: str) -> None:
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "torch": asked(*_python(options), "-c", versions),
-        "environment": {key: value for key, value in os.environ.items() if key.startswith(("VLLM_", "NCCL_"))},
+        "environment": {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith(("VLLM_", "NCCL_", "TORCH_SYMM", "NVSHMEM"))
+        },
         "command": shlex.join(sys.argv),
     }
     with (options.results / "machines.jsonl").open("a", encoding="utf-8") as file:

@@ -210,7 +210,7 @@ class Session:
     def _told(self, candidate: Candidate, progress: RunProgress) -> None:
         left = "" if progress.remaining_seconds is None else f", about {progress.remaining_seconds} s left"
         self.doing[candidate.digest] = (
-            f"{candidate.shape}: cell {progress.cell} of {progress.cells}: {progress.doing}{left}"
+            f"{candidate.shape}: cell {progress.cell} of {progress.cells}: {progress.doing or 'done'}{left}"
         )
 
     def _where(self, devices: tuple[int, ...]) -> str:
