@@ -42,6 +42,8 @@ from specmodel.local.engine import free_port, start_engine  # noqa: E402
 STEPS = ("one-gpu", "two-gpus", "instrument", "gammas", "adaptive", "two-gpus-all")
 #: Less than this is not worth starting an engine for, in seconds.
 LEAST_SECONDS = 90
+#: Variables that are put down because they change what an engine does.
+TELLING = ("VLLM_", "NCCL_", "TORCH_SYMM", "NVSHMEM")
 #: What a step that is told to stop may take.
 STOP_SECONDS = 60
 #: The share of drafted tokens accepted in the study that this repeats, in percent.
@@ -213,7 +215,7 @@ async def _instrument(options: argparse.Namespace, devices: int, deadline: float
 
 
 def _schedule(results: Path) -> tuple[str, str]:
-    """Return (weights, schedule): the γ that served most requests per second at each level on one GPU, of the fastest weights.
+    """Return the fastest weights, and as a schedule the γ that served most requests per second at each level with them.
 
     A level's γ holds from just above the level below it.
     """

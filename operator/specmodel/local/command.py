@@ -12,6 +12,7 @@ import contextlib
 import logging
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -196,6 +197,8 @@ def _installed(command: tuple[str, ...]) -> str:
     """Return the version of the vLLM that is on this machine."""
     if not command:
         raise InputError("--vllm: names no program")
+    if known := _packaged(command):
+        return known
     try:
         done = subprocess.run(
             [*command, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
@@ -214,6 +217,26 @@ def _installed(command: tuple[str, ...]) -> str:
         raise InputError(f"--vllm: {shlex.join(command)} --version prints no version; it says: {said[0][:300]}")
     version: str = found[-1]
     return version
+
+
+def _packaged(command: tuple[str, ...]) -> str:
+    """Return the version that vLLM's package states, which takes a moment where `--version` imports all of it; or ""."""
+    python = command[:1] if command[1:2] == ("-m",) and command[2:3] and command[2].startswith("vllm.") else ()
+    program = shutil.which(command[0])
+    if not python and len(command) == 1 and program is not None:
+        with contextlib.suppress(OSError, UnicodeDecodeError), Path(program).open(encoding="utf-8") as script:
+            first = script.readline(500)
+            python = tuple(shlex.split(first[2:])) if first.startswith("#!") and "python" in first else ()
+    if not python:
+        return ""
+    question = "from importlib.metadata import version; print(version('vllm'))"
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            [*python, "-c", question], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+        )
+        found = re.match(r"(\d+\.\d+\.\d+)(?:[+.]\S*)?$", done.stdout.strip())
+        return found.group(1) if found and not done.returncode else ""
+    return ""
 
 
 def _candidates(
