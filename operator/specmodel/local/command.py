@@ -220,7 +220,7 @@ def _installed(command: tuple[str, ...]) -> str:
 
 
 def _packaged(command: tuple[str, ...]) -> str:
-    """Return the version that vLLM's package states, which takes a moment where `--version` imports all of it; or ""."""
+    """Return the version that vLLM's package states, in a moment where `--version` imports all of it; or ""."""
     python = command[:1] if command[1:2] == ("-m",) and command[2:3] and command[2].startswith("vllm.") else ()
     program = shutil.which(command[0])
     if not python and len(command) == 1 and program is not None:
