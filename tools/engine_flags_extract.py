@@ -79,7 +79,7 @@ def extract() -> dict[str, Any]:
     """Return everything recorded about the vLLM that is importable; raises `UnreadableError`."""
     import_vllm()
     parser = serve_parser()
-    flags = [flag(action) for action in parser._actions if action.option_strings]  # noqa: SLF001 — argparse has no other way
+    flags = [flag(action, names) for action, names in spelled(parser)]
     return {
         "version": release(importlib.import_module("vllm").__version__),
         "source": source(),
@@ -165,9 +165,27 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and repr(one) == repr(other)
 
 
-def flag(action: argparse.Action) -> dict[str, Any]:
+def spelled(parser: argparse.ArgumentParser) -> list[tuple[argparse.Action, list[str]]]:
+    """Return every option with all its spellings, those that vLLM's help hides too."""
+    found: dict[int, tuple[argparse.Action, set[str]]] = {}
+    for name, action in parser._option_string_actions.items():  # noqa: SLF001 — argparse has no other way
+        found.setdefault(id(action), (action, set()))[1].add(name)
+    return [(action, in_order(names)) for action, names in found.values()]
+
+
+def in_order(names: set[str]) -> list[str]:
+    """Return the spellings of an option: long ones first, each --x before its --no-x, --enable-x before --disable-x."""
+
+    def place(name: str) -> tuple[bool, bool, bool, str]:
+        is_inverse = name.startswith("--disable-") and name.replace("--disable-", "--enable-", 1) in names
+        return not name.startswith("--"), name.startswith("--no-"), is_inverse, name
+
+    return sorted(names, key=place)
+
+
+def flag(action: argparse.Action, names: list[str]) -> dict[str, Any]:
     """Return one option: its spellings, the number of its values, and what they may be."""
-    result: dict[str, Any] = {"names": spellings(action), "takes": takes(action)}
+    result: dict[str, Any] = {"names": names, "takes": takes(action)}
     if result["takes"] == "none":
         return result | default(action.default)
     if action.choices is not None:
@@ -176,11 +194,6 @@ def flag(action: argparse.Action) -> dict[str, Any]:
     if action.type is not None and is_nullable(action.type):
         result["nullable"] = True
     return result | default(action.default)
-
-
-def spellings(action: argparse.Action) -> list[str]:
-    """Return every option string, the long ones first, each --x before its --no-x."""
-    return sorted(action.option_strings, key=lambda name: (not name.startswith("--"), name.startswith("--no-"), name))
 
 
 def takes(action: argparse.Action) -> str:

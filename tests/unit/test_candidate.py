@@ -105,6 +105,6 @@ def test_a_flag_that_the_operator_owns_is_refused_with_the_field_to_use(argument
 
 def test_an_upgraded_operator_leaves_the_incumbents_engine() -> None:
     incumbent = candidate_of(model_of(), 1, 3)
-    newer = Settings(engine_image="vllm/vllm-openai:v0.99.0")
+    newer = Settings(engine_image="vllm/vllm-openai:v0.33.0")
     assert resolve_engine(model_of(), incumbent, newer).image == incumbent.engine_image
-    assert resolve_engine(model_of(), None, newer).version == "0.99.0"
+    assert resolve_engine(model_of(), None, newer).version == "0.33.0"

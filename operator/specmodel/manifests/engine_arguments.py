@@ -1,8 +1,9 @@
 """A candidate as vLLM's command line and environment. Knows nothing of Kubernetes: `specmodel try` runs the same.
 
-The image's entry point is `vllm serve`; what is returned follows it. Flags are those of vLLM 0.22 and newer
-(`--help=all`). What is left to the engine on purpose: `--max-model-len`, `--gpu-memory-utilization` and prefix caching
-(the benchmark's prompts are unique, so that caching changes nothing that is measured); `engine.extraArgs` sets them.
+The image's entry point is `vllm serve`; what is returned follows it. Every flag here is one of every release in
+`engines`, which a test holds it to, so that nothing is rendered by version. What is left to the engine on purpose:
+`--max-model-len`, `--gpu-memory-utilization` and prefix caching (the benchmark's prompts are unique, so that caching
+changes nothing that is measured); `engine.extraArgs` sets them.
 """
 
 from __future__ import annotations
