@@ -14,9 +14,11 @@ from specmodel.api.model import SpeculativeModel, SpeculativeModelSpec
 from specmodel.domain.candidate import enumerate_candidates
 from specmodel.domain.engine import resolve_engine
 from specmodel.domain.measurement import workload_digest
+from specmodel.domain.preflight import question_of
 from specmodel.domain.settings import Settings
 from specmodel.manifests.benchmark import benchmark_job, benchmark_run, role, role_binding, run_spec, service_account
 from specmodel.manifests.names import model_owner, run_owner, server_name
+from specmodel.manifests.preflight import preflight_job
 from specmodel.manifests.server import server_deployment, server_service, stable_service
 from tests.golden.texts import assert_golden
 
@@ -51,6 +53,7 @@ def rendered(model: SpeculativeModel) -> list[dict[str, Any]]:
         server_deployment(owner, candidate, role=ROLE_SERVE, replicas=1, settings=SETTINGS) for candidate in candidates
     ]
     return [
+        preflight_job(owner, question_of(model, candidates), best, settings=SETTINGS),
         *deployments,
         server_service(owner, best, role=ROLE_SERVE),
         stable_service(owner, best.revision, moved_at="2026-11-30T12:00:00Z"),

@@ -24,6 +24,7 @@ from specmodel.cluster import reading
 from specmodel.cluster.port import is_owned_by_model
 from specmodel.domain.assessment import gpu_budget
 from specmodel.domain.observation import GpuSupply, Observation, Run
+from specmodel.domain.preflight import Cause, Reading, Unread
 from specmodel.domain.settings import Settings
 from specmodel.manifests.benchmark import target_server
 from specmodel.reconcile.action import (
@@ -72,6 +73,11 @@ def healthy(_: list[str]) -> Engine:
     return Engine()
 
 
+def unreachable(_: list[str]) -> str:
+    """Return what a preflight Job answers where no hub can be reached."""
+    return Reading(target=Unread(cause=Cause.UNREACHABLE, message="no hub in a simulation")).to_json()
+
+
 @dataclass(slots=True)
 class ScriptedCluster:
     """The cluster. Everything public is for scripts and assertions of tests."""
@@ -92,6 +98,8 @@ class ScriptedCluster:
     may_read_nodes: bool = True
     #: Why the API server refuses every new pod of a Deployment (a quota, ...); empty while it does not.
     refuses_pods: str = ""
+    #: What a preflight Job answers, by its arguments; None: it never ends.
+    checkpoints: Callable[[list[str]], str | None] = unreachable
     #: Benchmark Jobs that fail from now on without a word.
     jobs_fail: int = 0
     #: Called before each action: may raise KilledError, TransientError or RefusedError.
@@ -101,6 +109,8 @@ class ScriptedCluster:
     objects: dict[tuple[str, str], Wire] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
+    #: Uids of the preflight Jobs that ran.
+    preflights: set[str] = field(default_factory=set)
     status_writes: int = 0
     #: Seconds in which the stable Service had no Ready endpoint although it had one before.
     outage_seconds: int = 0
@@ -131,6 +141,7 @@ class ScriptedCluster:
             now=self.now,
             servers=servers,
             runs=tuple(sorted((run for run in runs if run is not None), key=lambda run: run.name)),
+            preflights=reading.read_preflights(listed["Job"], listed["Pod"], model.uid, GPU),
             service=reading.read_service(objects.get(("Service", model.name)), listed["EndpointSlice"], listed["Pod"]),
             supply=self._supply(),
             stray_pods=strays,
@@ -391,7 +402,11 @@ class ScriptedCluster:
         sleep = template["spec"]["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {})
         pod = {
             "kind": "Pod",
-            "metadata": {**template["metadata"], "name": f"{name}-{self._serial + 1}"},
+            "metadata": {
+                **template["metadata"],
+                "name": f"{name}-{self._serial + 1}",
+                "ownerReferences": [{"uid": owner["metadata"]["uid"], "controller": True}],
+            },
             "spec": template["spec"],
             "status": {"phase": "Pending", "conditions": []},
             "simulated": {"owner": owner["metadata"]["uid"], "exit_seconds": sleep.get("seconds", 0) + 3},
@@ -495,7 +510,33 @@ class ScriptedCluster:
             if kind == "Job" and not reading.is_terminating(job) and "conditions" not in job.get("status", {}):
                 self._run_job(job)
 
+    def _run_preflight(self, job: Wire) -> None:
+        """Two seconds, then the pod's termination message."""
+        pods = self._pods_of(job)
+        if not pods:
+            self._make_pod(reading.name_of(job), job)
+            job["simulated"] = {"next": self.now + timedelta(seconds=2)}
+            return
+        self.check_preflight(job)
+        answer = self.checkpoints(job["spec"]["template"]["spec"]["containers"][0]["args"])
+        if answer is None or self.now < job["simulated"]["next"]:
+            return
+        ended = {"exitCode": 0, "reason": "Completed", "message": answer}
+        pods[0]["status"]["containerStatuses"] = [{"name": "preflight", "state": {"terminated": ended}}]
+        self._end_job(job, "Complete", "CompletionsReached")
+
+    def check_preflight(self, job: Wire) -> None:
+        """Assert that a preflight takes no GPU and has no right in the cluster."""
+        spec = job["spec"]["template"]["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert "serviceAccountName" not in spec
+        assert not any(reading.gpus_of(pod, GPU) for pod in self._pods_of(job))
+        self.preflights.add(job["metadata"]["uid"])
+
     def _run_job(self, job: Wire) -> None:
+        if reading.label(job, labels.PREFLIGHT):
+            self._run_preflight(job)
+            return
         name = job["spec"]["template"]["spec"]["containers"][0]["args"][-1]
         run = self.objects[(labels.RUN_KIND, name)]
         pods = self._pods_of(job)
@@ -572,7 +613,8 @@ class ScriptedCluster:
             return
         selector = service["spec"]["selector"]
         for (kind, _), job in self.objects.items():
-            if kind != "Job" or reading.is_terminating(job) or "conditions" in job.get("status", {}):
+            is_over = reading.is_terminating(job) or "conditions" in job.get("status", {})
+            if kind != "Job" or is_over or reading.label(job, labels.PREFLIGHT):
                 continue
             run = self.objects[(labels.RUN_KIND, job["spec"]["template"]["spec"]["containers"][0]["args"][-1])]
             on = target_server(BenchmarkRunSpec.model_validate(run["spec"]))

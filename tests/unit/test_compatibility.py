@@ -115,6 +115,8 @@ def test_the_served_length_is_held_against_the_target_and_the_drafter() -> None:
     assert found(TARGET, None, length=4096) == [("Incompatible", "PositionsTooFew")]
     assert "4096" in message(TARGET, None, length=4096)
     assert "2048" in message(TARGET, None, length=4096)
+    stretched = made(TINY_TARGET | {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, None)
+    assert found(stretched, None, length=4096) == [], "a stretched embedding serves longer than it says"
     short = drafter(max_position_embeddings=512)
     assert found(TARGET, short, length=1024) == [("Warning", "DrafterPositions")]
     assert found(TARGET, short, length=512) == []

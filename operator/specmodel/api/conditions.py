@@ -21,6 +21,7 @@ class ConditionType(StrEnum):
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
     AVAILABLE = "Available"
+    DRAFTER_COMPATIBLE = "DrafterCompatible"
     BENCHMARKED = "Benchmarked"
     WITHIN_SLA = "WithinSla"
     SPECULATION_ACTIVE = "SpeculationActive"
@@ -72,6 +73,7 @@ REASONS: dict[str, Reason] = _reasons(
     # Ready / Available / Progressing
     ("Serving", "The chosen revision serves with all its replicas, and nothing is left to do.", "Nothing."),
     ("Measuring", "Candidates are being measured; the message says which, cell i of n, and an estimate.", "Wait."),
+    ("Preflight", "The checkpoints' files are read before a GPU is taken; it takes seconds.", "Wait."),
     ("Promoting", "The chosen revision is being brought to its replicas before traffic moves to it.", "Wait."),
     ("Draining", "Traffic has moved; the old revision finishes its requests before it is deleted.", "Wait."),
     ("TrafficMoving", "The Service has just moved; for five seconds the nodes may not know yet.", "Wait."),
@@ -158,8 +160,45 @@ REASONS: dict[str, Reason] = _reasons(
         "Speculation is configured but its counters did not move.",
         "Check the drafter and the engine's log.",
     ),
-    ("NoDrafter", "The serving candidate has no drafter.", "Nothing."),
+    ("NoDrafter", "The model, or the serving candidate, has no drafter.", "Nothing."),
     ("NotMeasured", "The serving candidate has no measurement that says so.", "Wait for the measurement."),
+    # DrafterCompatible, and what else was found before a GPU was taken
+    ("Compatible", "By their files, the drafter fits the target; the message holds what to look at.", "Nothing."),
+    (
+        "Incompatible",
+        "By their files, the drafter cannot work with the target; the message names both values.",
+        "Use a drafter made for this target.",
+    ),
+    (
+        "NotRead",
+        "The files could not be read, or not yet; candidates go on, and the engine itself will tell.",
+        "See the message; where the hub cannot be reached, put the files on a volume (pvc://).",
+    ),
+    (
+        "DrafterIncompatible",
+        "The candidate's drafter does not fit the target, so no GPU was taken; the message names both values.",
+        "Use a drafter made for this target, or set drafter.onIncompatible: Baseline to serve without one.",
+    ),
+    (
+        "DrafterNotFound",
+        "There is no such drafter, or the token may not read it. It is looked for again every 5 minutes.",
+        "Correct drafter.uri, drafter.revision or the Secret in model.tokenSecretRef.",
+    ),
+    (
+        "ModelNotFound",
+        "There is no such model, or the token may not read it. It is looked for again every 5 minutes.",
+        "Correct model.uri, model.revision or the Secret in model.tokenSecretRef.",
+    ),
+    (
+        "ModelIncompatible",
+        "By its files, the model cannot run as the candidate says; the message names both values.",
+        "Change what the message names.",
+    ),
+    (
+        "DoesNotFit",
+        "Weights, drafter and one sequence of the served length are larger than the GPUs' memory; the message adds up.",
+        "Use more gpusPerReplica, FP8 weights, a shorter --max-model-len or GPUs with more memory.",
+    ),
     # verdicts of candidates
     ("Passed", "All gates passed.", "Nothing."),
     ("ErrorRateExceeded", "More requests failed than sla.maxErrorRatePercent allows.", "Look at the run's cells."),

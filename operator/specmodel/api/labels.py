@@ -28,6 +28,8 @@ WORKLOAD = f"{GROUP}/workload"
 ROLE = f"{GROUP}/role"
 #: Label on benchmark Jobs and their pods: the name of the BenchmarkRun.
 RUN = f"{GROUP}/run"
+#: Label on preflight Jobs and their pods: the digest (10 hex digits) of what they read.
+PREFLIGHT = f"{GROUP}/preflight"
 
 #: Annotation on a server's Deployment: its `Candidate` as JSON, so that an incumbent which the spec no longer names
 #: can still be described, compared and scaled.

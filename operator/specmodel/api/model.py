@@ -60,6 +60,13 @@ class DrafterMethod(StrEnum):
     NONE = "None"
 
 
+class OnIncompatible(StrEnum):
+    """`Baseline` serves without a drafter that does not fit, and says so; `Fail` starts nothing new."""
+
+    BASELINE = "Baseline"
+    FAIL = "Fail"
+
+
 class Objective(StrEnum):
     """What "better" means among eligible candidates."""
 
@@ -114,6 +121,11 @@ class Drafter(RuledWire):
     )
     min_acceptance_rate_percent: int | None = Field(
         default=None, ge=1, le=99, description="A candidate whose drafted tokens are accepted less often cannot win."
+    )
+    on_incompatible: OnIncompatible = Field(
+        default=OnIncompatible.BASELINE,
+        description="When the drafter does not fit the target: Baseline serves without it and says so;"
+        " Fail starts nothing new, and what serves goes on serving.",
     )
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -542,6 +554,14 @@ class DecisionStatus(StatusWire):
     time: Timestamp | None = Field(default=None, description="When it was first decided so.")
 
 
+class PreflightStatus(StatusWire):
+    """What was read of the target's and the drafter's files before a GPU was taken. Read once for each digest."""
+
+    digest: str = Field(max_length=64, description="Of the URIs and revisions that were read.")
+    result: str = Field(max_length=4096, description="What was read, as JSON: shapes, types and sizes, or why not.")
+    time: Timestamp = Field(description="When it was read.")
+
+
 class SpeculativeModelStatus(StatusWire):
     """What the operator answers."""
 
@@ -555,6 +575,7 @@ class SpeculativeModelStatus(StatusWire):
         description="Every candidate: fewest GPUs first, then weights, then tokens.",
     )
     decision: DecisionStatus | None = None
+    preflight: PreflightStatus | None = None
     replicas: int | None = Field(default=None, description="Replicas that exist; read by autoscalers.")
     ready_replicas: int | None = Field(default=None, description="Replicas that are Ready.")
     selector: str = Field(default="", description="Label selector of the serving pods; read by autoscalers.")

@@ -34,6 +34,11 @@ COMMANDS = (
         module="specmodel.local.command",
         summary="measure on this machine's own GPUs and decide, without a cluster",
     ),
+    Command(
+        name="preflight",
+        module="specmodel.cli.preflight",
+        summary="read target and drafter and say what fits, without a GPU or a cluster",
+    ),
     Command(name="operator", module="specmodel.app.main", summary="run the operator"),
     Command(name="bench", module="specmodel.bench.command", summary="measure one BenchmarkRun (what its Job runs)"),
     Command(name="crd", module="specmodel.crd.main", summary="write the CRDs and what is generated with them"),

@@ -49,6 +49,7 @@ async def observe(client: Client, model: SpeculativeModel, settings: Settings) -
         now=datetime.now(UTC),
         servers=servers,
         runs=tuple(run for run in runs if run is not None),
+        preflights=reading.read_preflights(found["Job"], found["Pod"], model.uid, settings.gpu_resource),
         service=reading.read_service(objects.get(("Service", model.name)), found["EndpointSlice"], found["Pod"]),
         supply=supply,
         prompts=prompts,

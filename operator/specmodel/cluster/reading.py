@@ -24,6 +24,7 @@ from specmodel.domain.observation import (
     GpuSupply,
     NodeGpus,
     Pod,
+    PreflightJob,
     PromptSource,
     Run,
     Server,
@@ -373,6 +374,42 @@ def _job(job: Wire, pods: Sequence[Wire], resource: str) -> BenchmarkJob:
         annotations={key: value for key, value in annotations.items() if isinstance(value, str)},
         pods=tuple(sorted((read_pod(pod, resource) for pod in pods), key=lambda pod: pod.name)),
     )
+
+
+# Preflights --------------------------------------------------------------------------------------------------------
+
+
+def read_preflights(jobs: Iterable[Wire], pods: Iterable[Wire], owner: str, resource: str) -> tuple[PreflightJob, ...]:
+    """Return the preflight Jobs that belong to the model of that uid, sorted by name: a label alone can be anyone's."""
+    found = [job for job in jobs if label(job, labels.PREFLIGHT) and text(controller(job), "uid") == owner]
+    listed = list(pods)
+    return tuple(_preflight(job, listed, resource) for job in sorted(found, key=name_of))
+
+
+def _preflight(job: Wire, pods: Sequence[Wire], resource: str) -> PreflightJob:
+    uid = text(job, "metadata", "uid")
+    mine = sorted((pod for pod in pods if text(controller(pod), "uid") == uid), key=name_of)
+    failed = true_condition(job, "Failed")
+    return PreflightJob(
+        name=name_of(job),
+        uid=uid,
+        digest=label(job, labels.PREFLIGHT),
+        created_at=time(job, "metadata", "creationTimestamp") or EPOCH,
+        is_being_deleted=is_terminating(job),
+        failure=(text(failed, "reason") or "JobFailed", text(failed, "message")) if failed else None,
+        is_complete=true_condition(job, "Complete") is not None,
+        answer=next((answer for pod in mine if (answer := _answer(pod)) is not None), None),
+        pods=tuple(read_pod(pod, resource) for pod in mine),
+    )
+
+
+def _answer(pod: Wire) -> str | None:
+    """Return the termination message of a container that ended well."""
+    for status in items(pod, "status", "containerStatuses"):
+        ended = mapping(status, "state", "terminated")
+        if ended and ended.get("exitCode") == 0:
+            return text(ended, "message")
+    return None
 
 
 def index(objects: Iterable[Wire]) -> dict[tuple[str, str], Wire]:

@@ -27,6 +27,7 @@ CONDITIONS: dict[ConditionType, str] = {
     ConditionType.RECONCILING: "Work is going on; present only while it is.",
     ConditionType.STALLED: "Nothing will happen until a person changes something; present only while it is so.",
     ConditionType.AVAILABLE: "At least one replica serves; whether all that are wanted do is `Ready`.",
+    ConditionType.DRAFTER_COMPATIBLE: "By what their files say, the drafter fits the target. Unknown: not read.",
     ConditionType.BENCHMARKED: "Every candidate that could win has been measured.",
     ConditionType.WITHIN_SLA: "What serves passed every limit. Unknown: the samples do not decide.",
     ConditionType.SPECULATION_ACTIVE: "The engine's speculation counters move.",

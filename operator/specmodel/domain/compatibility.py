@@ -18,6 +18,9 @@ AUX_STATES = 3
 #: A drafter with more layers than this that does not call itself EAGLE3 is a whole model.
 DRAFTER_LAYERS_MAXIMUM = 4
 
+#: Types of rotary embedding with which max_position_embeddings is the longest sequence; others multiply it by a factor.
+UNSTRETCHED = frozenset({"", "llama3"})
+
 
 class Severity(StrEnum):
     """`Incompatible`: cannot work. `Warning`: works, but look. `Unknown`: could not be checked."""
@@ -107,7 +110,7 @@ def _check_target(
             f"quantization.kvCache FP8 and {target.source} holds no k_scale and v_scale: scales of 1 are used, "
             "compare the answers' quality",
         )
-    limit = target.max_positions
+    limit = target.max_positions if target.rope in UNSTRETCHED else None
     if served_length is not None and limit is not None and served_length > limit:
         yield _bad(
             "PositionsTooFew",

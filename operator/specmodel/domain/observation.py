@@ -122,6 +122,25 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightJob:
+    """A Job of this model that reads checkpoints."""
+
+    name: str
+    uid: str
+    #: Digest of what it reads.
+    digest: str
+    created_at: datetime
+    is_being_deleted: bool = False
+    #: (reason, message) of a true `Failed` condition, else None.
+    failure: tuple[str, str] | None = None
+    #: True when condition `Complete` is true.
+    is_complete: bool = False
+    #: The termination message of its pod that ended well, as written, else None. Anyone may have written it.
+    answer: str | None = None
+    pods: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StableService:
     """The model's Service: what it selects, and which pods its EndpointSlices hold (names, sorted)."""
 
@@ -186,6 +205,8 @@ class Observation:
     now: datetime
     servers: tuple[Server, ...] = ()
     runs: tuple[Run, ...] = ()
+    #: The model's preflight Jobs, sorted by name.
+    preflights: tuple[PreflightJob, ...] = ()
     service: StableService | None = None
     supply: GpuSupply = GpuSupply()
     prompts: PromptSource | None = None

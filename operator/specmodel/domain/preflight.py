@@ -166,6 +166,8 @@ class Policy:
     has_drafter: bool
     fails_when_incompatible: bool
     token_secret: tuple[str, str] | None = None
+    #: GPU products of the nodes that are there; empty: not known, and every product that the spec names counts.
+    products: frozenset[str] = frozenset()
 
 
 def judge(
@@ -221,8 +223,8 @@ def _judge_pair(
         about = [one for one in found if one.about is About.DRAFTER]
         findings += [one for one in about if one not in findings]
         is_bad = any(one.severity is Severity.INCOMPATIBLE for one in about)
-        fitting += bool(candidate.speculative_tokens) and not is_bad
-        why = _refusal(found, target, mine, candidate)
+        fitting += bool(candidate.speculative_tokens) and (not is_bad or candidate.digest in proven)
+        why = _refusal(found, target, mine, candidate, policy.products)
         if why is not None and candidate.digest not in proven:
             refused[candidate.digest] = why
     condition = _condition(target, drafter, findings, is_fitting=fitting > 0)
@@ -230,12 +232,17 @@ def _judge_pair(
 
 
 def findings_of(target: Checkpoint, drafter: Checkpoint | None, candidate: Candidate) -> tuple[Finding, ...]:
-    """Return what is found about one candidate's checkpoints."""
+    """Return what is found about one candidate's checkpoints.
+
+    The served length is not judged where the user told the engine to accept any.
+    """
+    limits = limits_of(candidate.extra_args)
+    is_free = limits.is_beyond or dict(candidate.env).get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "")
     return check_pair(
         target,
         drafter,
         gpus_per_replica=candidate.gpus_per_replica,
-        served_length=limits_of(candidate.extra_args).served_length,
+        served_length=None if is_free else limits.served_length,
         weights=candidate.weights,
         kv_cache=candidate.kv_cache,
     )
@@ -253,14 +260,19 @@ def load_of(candidate: Candidate) -> Load:
 
 
 def _refusal(
-    findings: Iterable[Finding], target: Checkpoint, drafter: Checkpoint | None, candidate: Candidate
+    findings: Iterable[Finding],
+    target: Checkpoint,
+    drafter: Checkpoint | None,
+    candidate: Candidate,
+    products: Collection[str],
 ) -> tuple[str, str] | None:
     bad = [one for one in findings if one.severity is Severity.INCOMPATIBLE]
     if bad:
         reason = "ModelIncompatible" if bad[0].about is About.TARGET else "DrafterIncompatible"
         return reason, "; ".join(one.message for one in bad)
     load = load_of(candidate)
-    why = misfit(estimate(target, drafter, load), candidate.gpu_products, load.limits)
+    present = [product for product in candidate.gpu_products if product in products]
+    why = misfit(estimate(target, drafter, load), present or candidate.gpu_products, load.limits)
     return ("DoesNotFit", f"{candidate.shape} {why}") if why is not None else None
 
 

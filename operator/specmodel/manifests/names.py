@@ -5,6 +5,7 @@ A user's labels and annotations are never copied: GitOps tools track by them.
     <model>-<revision>                 Deployment and Service of a candidate's own server (role `serve`)
     <model>-<digest(revision,measure)> the same for a twin that is measured while the original serves (role `measure`)
     <model>-<digest(run)>              a BenchmarkRun, its Job, ServiceAccount, Role and RoleBinding
+    <model>-<digest(what is read)>     the Job that reads the checkpoints before a GPU is taken
     <model>                            the stable Service
 """
 
@@ -75,6 +76,11 @@ def server_name(model: str, candidate: Candidate, role: str) -> str:
 def run_name(model: str, server: str, candidate: str, workload: str, cells: Sequence[CellRequest]) -> str:
     """Return the name of a BenchmarkRun: a digest of what is measured, and on which server."""
     return f"{model}-{digest_of([server, candidate, workload, [cell.to_wire() for cell in cells]])}"
+
+
+def preflight_name(model: str, digest: str) -> str:
+    """Return the name of the Job that reads checkpoints; the digest is of what it reads."""
+    return f"{model}-{digest}"
 
 
 def job_name(run: str) -> str:

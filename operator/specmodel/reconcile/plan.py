@@ -40,6 +40,7 @@ from specmodel.reconcile.parts import (
     to_measure,
     to_promote,
 )
+from specmodel.reconcile.preflight import preflight_actions
 from specmodel.reconcile.situation import Situation
 from specmodel.reconcile.times import stamp
 from specmodel.reconcile.trial import measure, setting_of
@@ -53,8 +54,9 @@ def plan(situation: Situation) -> Plan:
     if situation.model.spec.suspend:
         return Plan(waiting=("Suspended", "spec.suspend is true: what serves goes on serving, nothing else is done."))
     draft = Draft(held=held(situation.observation))
-    promoted = to_promote(situation)
-    measured = to_measure(situation, promoted)
+    if situation.preflight.judgement.stalled is not None:
+        draft.wait(*situation.preflight.judgement.stalled, None)
+    promoted, measured = _what_to_start(situation)
     leaving = leaving_servers(situation)
     draft.parts = parts_of(situation, promoted, measured, leaving)
     _free(situation, draft, measured)
@@ -65,6 +67,7 @@ def plan(situation: Situation) -> Plan:
         _drain(situation, draft, leaving)
     elif promoted is None:
         _route(situation, draft)
+    _preflight(situation, draft)
     if measured is not None:
         measure(situation, draft, measured)
     elif (blocked := _blocked(situation)) and draft.doing is None:
@@ -75,6 +78,29 @@ def plan(situation: Situation) -> Plan:
         waiting=draft.waiting,
         doing=draft.doing,
     )
+
+
+def _what_to_start(situation: Situation) -> tuple[Candidate | None, Measured | None]:
+    """Return what to promote and what to measure; nothing new before the checkpoints are read, or against them."""
+    if situation.preflight.judgement.stalled is not None:
+        return None, None
+    promoted = to_promote(situation)
+    measured = to_measure(situation, promoted)
+    if measured is not None and situation.preflight.is_pending:
+        is_under_way = find_server(situation.observation, measured.server) is not None
+        measured = measured if is_under_way else None
+    return promoted, measured
+
+
+def _preflight(situation: Situation, draft: Draft) -> None:
+    """Have the checkpoints read, and say so where something waits for it."""
+    preflight, now = situation.preflight, situation.observation.now
+    actions, wake = preflight_actions(preflight, situation.model, situation.candidates, situation.settings, now)
+    draft.actions += actions
+    draft.wake(wake)
+    if preflight.is_pending and situation.measurements_wanted():
+        uris = [uri for uri in (preflight.question.model_uri, preflight.question.drafter_uri) if uri is not None]
+        draft.do("Preflight", f"The files of {' and '.join(uris)} are read before a GPU is taken.")
 
 
 def _drain(situation: Situation, draft: Draft, leaving: list[Server]) -> None:

@@ -17,6 +17,7 @@ from specmodel.api.model import (
     SpeculativeModel,
     SpeculativeModelStatus,
 )
+from specmodel.domain.candidate import Candidate
 from specmodel.domain.observation import Observation, Server
 from specmodel.manifests.engine_arguments import PORT
 from specmodel.reconcile.action import Outcome, Plan, UnreadableModel
@@ -34,6 +35,17 @@ from specmodel.reconcile.times import stamp
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 #: Decisions that leave nothing serving and nothing to do until someone changes something.
 DEAD_ENDS = frozenset({"NobodyEligible"})
+#: What a plan waits for until someone changes something.
+STALLING = frozenset(
+    {
+        "DoesNotFit",
+        "DrafterIncompatible",
+        "DrafterNotFound",
+        "ModelIncompatible",
+        "ModelNotFound",
+        "RolloutDeadlineExceeded",
+    }
+)
 #: Conditions that are present only while true.
 ONLY_WHILE_TRUE = (ConditionType.RECONCILING, ConditionType.STALLED)
 MESSAGE_MAXIMUM = 4000
@@ -58,6 +70,7 @@ def report(situation: Situation, plan: Plan, outcome: Outcome) -> SpeculativeMod
     findings = [
         Finding(type=ConditionType.READY, status=_truth(word.is_ready), reason=word.reason, message=word.message),
         _available(observation, _wanted_replicas(situation)),
+        _drafter_compatible(situation),
         benchmarked(decision),
         within_sla(decision, situation.incumbent, model.spec),
         _speculation(situation),
@@ -71,6 +84,7 @@ def report(situation: Situation, plan: Plan, outcome: Outcome) -> SpeculativeMod
         serving=serving,
         candidates=candidate_statuses(decision),
         decision=_decision(situation),
+        preflight=situation.preflight.answer,
         replicas=serving.replicas if serving is not None else 0,
         ready_replicas=serving.ready_replicas if serving is not None else 0,
         selector=pod_selector(model.name, situation.serving_revision),
@@ -174,8 +188,8 @@ def _word(situation: Situation, plan: Plan, outcome: Outcome) -> Word:
         return Word(is_ready=False, reason="Suspended", message=plan.waiting[1] if plan.waiting else "")
     if plan.waiting is not None:
         reason, message = plan.waiting
-        is_late = reason == "RolloutDeadlineExceeded"
-        return Word(is_ready=False, reason=reason, message=message, is_stalled=is_late, is_reconciling=not is_late)
+        is_stuck = reason in STALLING
+        return Word(is_ready=False, reason=reason, message=message, is_stalled=is_stuck, is_reconciling=not is_stuck)
     if plan.doing is not None:
         reason, message = plan.doing
         return Word(is_ready=False, reason=reason, message=message, is_reconciling=True)
@@ -225,7 +239,19 @@ def _served(situation: Situation, serving: Server) -> str:
     candidate = situation.candidate_of(serving)
     shape = str(candidate.shape) if candidate is not None else f"revision {serving.revision}"
     count = serving.replicas
-    return f"{shape} serves with {count} replica{'s' if count != 1 else ''}."
+    return f"{shape} serves with {count} replica{'s' if count != 1 else ''}.{_left_out(situation, candidate)}"
+
+
+def _left_out(situation: Situation, serving: Candidate | None) -> str:
+    """Return why what serves has no drafter although the spec names one, or an empty text."""
+    status, _, message = situation.preflight.judgement.drafter
+    is_left_out = status is FALSE and serving is not None and not serving.speculative_tokens
+    return f" Without the drafter: {message}" if is_left_out else ""
+
+
+def _drafter_compatible(situation: Situation) -> Finding:
+    status, reason, message = situation.preflight.judgement.drafter
+    return Finding(type=ConditionType.DRAFTER_COMPATIBLE, status=status, reason=reason, message=message)
 
 
 def _available(observation: Observation, wanted: int) -> Finding:

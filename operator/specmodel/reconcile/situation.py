@@ -1,7 +1,7 @@
 """What a pass knows once it has thought: the observation, what the spec allows, and the decision.
 
-    observation ──► incumbent ──► engine ──► candidates ─┐
-    runs ──gather──► measurements, faults ───────────────┴─ decide_model ─► Decision
+    observation ──► incumbent ──► engine ──► candidates ──► preflight: who is refused ─┐
+    runs ──gather──► measurements, faults ─────────────────────────────────────────────┴─ decide_model ─► Decision
 
 Pure. Both plan and report start from it, so that they speak of the same things.
 """
@@ -22,6 +22,7 @@ from specmodel.domain.measurement import Measurement, gather, workload_digest
 from specmodel.domain.observation import Observation, Run, Server
 from specmodel.domain.settings import Settings
 from specmodel.reconcile.gpus import never_fit
+from specmodel.reconcile.preflight import Preflight, understand_preflight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Situation:
     workload: str
     candidates: tuple[Candidate, ...]
     incumbent: Candidate | None
+    preflight: Preflight
     decision: Decision
     #: Measurements of candidates that fit no node. They hold up no decision; their pods wait, so that a cluster
     #: autoscaler sees them.
@@ -105,7 +107,14 @@ def understand(model: SpeculativeModel, observation: Observation, settings: Sett
         incumbent = next((mine for mine in candidates if mine.revision == revision), None)
     workload = workload_digest(model.spec.workload, prompts.digest if prompts else None)
     measurements = _measurements(observation, workload)
-    unplaceable = never_fit(observation, candidates)
+    proven = {digest for digest, one in measurements.items() if one.cells or one.failure is not None}
+    proven |= {incumbent.digest} if incumbent is not None else set()
+    preflight = understand_preflight(model, observation, candidates, proven)
+    refused = {
+        digest: Measurement(candidate=digest, cells=(), failure=why)
+        for digest, why in preflight.judgement.refused.items()
+    }
+    unplaceable = never_fit(observation, [one for one in candidates if one.digest not in refused])
     faults = {digest: _with_fault(measurements.get(digest), digest, why) for digest, why in unplaceable.items()}
     waiting = (
         NextMeasurement(candidate=candidate, cells=cells, why=unplaceable[candidate.digest])
@@ -120,7 +129,8 @@ def understand(model: SpeculativeModel, observation: Observation, settings: Sett
         workload=workload,
         candidates=candidates,
         incumbent=incumbent,
-        decision=decide_model(model, candidates, measurements | faults, incumbent),
+        preflight=preflight,
+        decision=decide_model(model, candidates, measurements | faults | refused, incumbent),
         waiting=tuple(waiting),
     )
 
