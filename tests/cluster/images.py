@@ -4,6 +4,10 @@ Product images are described by ordinary `images/NAME/Containerfile`s, which Doc
 in a chroot, on a base made from Debian's packages. An image whose inputs have not changed is not built again.
 It must not bake this machine's settings (certificates, pip's configuration) into an image: they are mounted, for the
 build alone.
+
+Two files beside a Containerfile are for images with much in them: `debian.txt` names packages that its base holds
+beside the common ones, and `packages.py` prints a folder outside the repository, made when its pins are new, from which
+the Containerfile copies as `--from=packages`. The folder's name goes into the image's key; its content is not read.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import tomllib
@@ -60,8 +65,10 @@ def build(name: str) -> Path:
     if not (folder / "Containerfile").exists():
         there = sorted(each.parent.name for each in (REPOSITORY / "images").glob("*/Containerfile"))
         raise ClusterError(f"there is no images/{name}/Containerfile: choose one of {', '.join(there)}")
-    base = _base()
-    key = key_of(folder / "Containerfile", REPOSITORY, base.stem)
+    base = _base(_debian_packages(folder))
+    packages = packages_of(name)
+    inputs = base.stem if packages is None else f"{base.stem} {packages.name}"
+    key = key_of(folder / "Containerfile", REPOSITORY, inputs)
     target = paths.images_cache() / f"{name}-{key}.tar"
     if target.exists():
         os.utime(target)
@@ -70,11 +77,28 @@ def build(name: str) -> Path:
     started = time.monotonic()
     say(f"building image {name}")
     with _alone():
-        _bud(name, folder / "Containerfile", base, target)
+        _bud(name, folder / "Containerfile", base, target, packages)
     _forget_old(name)
     _forget_layers()
     say(f"  built in {duration(time.monotonic() - started)}: {target.stat().st_size / 1e6:.0f} MB")
     return target
+
+
+def packages_of(name: str) -> Path | None:
+    """Return the folder that `images/NAME/packages.py` prints, or None for an image without that file."""
+    program = REPOSITORY / "images" / name / "packages.py"
+    if not program.exists():
+        return None
+    done = subprocess.run(
+        children.bound([sys.executable, str(program)]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=BUILD_SECONDS,
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"{program} failed; its words are above")
+    return Path(done.stdout.strip())
 
 
 def load(cluster: Paths, image: Path, release: str) -> None:
@@ -136,19 +160,27 @@ def _files(top: Path) -> Iterator[Path]:
         yield from (Path(folder) / name for name in sorted(names) if not name.endswith(".pyc"))
 
 
-def _base() -> Path:
-    """Return the archive of the base image, made as images/base/base.toml says."""
+def _debian_packages(folder: Path) -> tuple[str, ...]:
+    """Return what an image's base holds beside the common packages."""
+    listed = folder / "debian.txt"
+    return tuple(listed.read_text(encoding="utf-8").split()) if listed.exists() else ()
+
+
+def _base(more: tuple[str, ...] = ()) -> Path:
+    """Return the archive of a base image, made as images/base/base.toml says, with more of Debian's packages."""
     recipe = REPOSITORY / "images" / BASE / "base.toml"
-    text = recipe.read_bytes()
+    text = recipe.read_bytes() + "".join(f"\n{each}" for each in more).encode()
     key = hashlib.sha256(text + archive.architecture().encode()).hexdigest()[:12]
-    target = paths.images_cache() / f"{BASE}-{key}.tar"
+    name = f"{BASE}-more" if more else BASE
+    target = paths.images_cache() / f"{name}-{key}.tar"
     if target.exists():
         os.utime(target)
         return target
     prepare.prepare()
-    wanted = tomllib.loads(text.decode())
+    wanted = tomllib.loads(recipe.read_text(encoding="utf-8"))
     started = time.monotonic()
-    say(f"making the base image: Debian {wanted['suite']} with {', '.join(wanted['packages'])}")
+    included = [*wanted["packages"], *more]
+    say(f"making a base image: Debian {wanted['suite']} with {', '.join(included)}")
     with _alone(), _scratch() as scratch:
         if target.exists():
             return target
@@ -156,7 +188,7 @@ def _base() -> Path:
         command = [
             "mmdebstrap", "--variant=extract", "--quiet", f"--architectures={archive.architecture()}",
             "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            f"--include={','.join(wanted['packages'])}",
+            f"--include={','.join(included)}",
             *(f"--dpkgopt=path-exclude={each}" for each in wanted["without"]),
             *(f"--extract-hook={each}" for each in wanted["after"]),
             wanted["suite"], str(layer),
@@ -165,7 +197,7 @@ def _base() -> Path:
         archive.write(
             archive.Image(reference=_base_reference(key), layer=layer, command=tuple(wanted["command"])), target
         )
-    _forget_old(BASE)
+    _forget_old(name)
     say(f"  made in {duration(time.monotonic() - started)}: {target.stat().st_size / 1e6:.0f} MB")
     return target
 
@@ -174,9 +206,9 @@ def _base_reference(key: str) -> str:
     return f"localhost/specmodel-base:{key}"
 
 
-def _bud(name: str, containerfile: Path, base: Path, target: Path) -> None:
+def _bud(name: str, containerfile: Path, base: Path, target: Path, packages: Path | None) -> None:
     _buildah("rm", "--all")
-    key = base.stem.removeprefix(f"{BASE}-")
+    key = base.stem.rpartition("-")[2]
     if _buildah("images", "--quiet", _base_reference(key), check=False).returncode != 0:
         _buildah("pull", "--quiet", f"docker-archive:{base}")
     with tempfile.TemporaryDirectory() as scratch:
@@ -185,8 +217,10 @@ def _bud(name: str, containerfile: Path, base: Path, target: Path) -> None:
         mounts = [f"{settings}:/etc/pip.conf:ro"]
         if Path("/etc/ssl/certs/ca-certificates.crt").exists():
             mounts.append("/etc/ssl/certs:/etc/ssl/certs:ro")
+        # With gigabytes in it an image is not worth keeping layer by layer: its archive is what is kept.
+        kept = ["--layers"] if packages is None else ["--layers=false", f"--build-context=packages={packages}"]
         _buildah(
-            "bud", "--isolation=chroot", "--pull-never", "--layers", "--quiet", "--format=docker", "--timestamp=0",
+            "bud", "--isolation=chroot", "--pull-never", *kept, "--quiet", "--format=docker", "--timestamp=0",
             *(f"--volume={each}" for each in mounts),
             f"--build-arg=BASE={_base_reference(key)}", f"--tag={reference(name)}",
             f"--file={containerfile}", str(REPOSITORY),
@@ -195,6 +229,8 @@ def _bud(name: str, containerfile: Path, base: Path, target: Path) -> None:
     new.unlink(missing_ok=True)
     _buildah("push", "--quiet", reference(name), f"docker-archive:{new}:{reference(name)}")
     new.replace(target)
+    if packages is not None:
+        _buildah("rmi", "--force", reference(name))
 
 
 def _pip_settings() -> str:

