@@ -31,6 +31,12 @@ Exactly what the operator does, and nothing more. tests/unit/test_chart.py holds
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch]
+{{- if .Values.rbac.engineLogs }}
+# Why an engine ended stands far above the last lines that the kubelet keeps.
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+{{- end }}
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get]

@@ -112,6 +112,14 @@ class Client:
 
     async def send_unfenced(self, request: Request) -> dict[str, Any]:
         """Send without asking whether this process may write: for the Lease, which decides that. Raises `ApiError`."""
+        text = await self._answer(request)
+        return _parse(text)
+
+    async def text(self, request: Request) -> str:
+        """Return the answer of a page that is no JSON object, as a log is none. Raises `ApiError`."""
+        return (await self._answer(request, accept="*/*")).decode(errors="replace")
+
+    async def _answer(self, request: Request, *, accept: str = JSON) -> bytes:
         seconds = request.timeout.total_seconds()
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, CONNECT_TIMEOUT.total_seconds()))
         try:
@@ -120,21 +128,20 @@ class Client:
                     request.method,
                     request.path,
                     query_params=list(request.query),
-                    header_params={"Accept": JSON, "Content-Type": request.content_type},
+                    header_params={"Accept": accept, "Content-Type": request.content_type},
                     body=request.body,
                     auth_settings=["BearerToken"],
                 )
                 answer = await self._api.call_api(*arguments, _request_timeout=timeout)
-                text = await answer.read()
+                text: bytes = await answer.read()
         except TimeoutError as error:
             raise ApiError(0, "Timeout", f"{request.method} {request.path}: no answer in {seconds:.0f} s") from error
         except (aiohttp.ClientError, OSError, ConfigException, ApiException) as error:
             raise ApiError(0, "Unreachable", f"{request.method} {request.path}: {error}") from error
-        content = _parse(text)
         if not 200 <= answer.status <= 299:
-            raise _error(answer.status, answer.getheader("Retry-After"), content, request)
+            raise _error(answer.status, answer.getheader("Retry-After"), _parse(text), request)
         self.hooks.on_answer(request.method, request.path)
-        return content
+        return text
 
     async def get(self, kind: str, namespace: str | None, name: str) -> dict[str, Any] | None:
         """Return one object, or None when there is none. Raises `ApiError`."""

@@ -14,6 +14,7 @@ from specmodel.api import labels
 from specmodel.api.model import SpeculativeModel
 from specmodel.cluster import reading
 from specmodel.cluster.client import ApiError, Client
+from specmodel.cluster.engine_logs import EngineLogs
 from specmodel.cluster.kinds import KINDS
 from specmodel.domain.observation import GpuSupply, Observation, PromptSource, Run
 from specmodel.domain.settings import Settings
@@ -30,8 +31,10 @@ NODES_ONE_BY_ONE = 16
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-async def observe(client: Client, model: SpeculativeModel, settings: Settings) -> Observation:
-    """Return the snapshot. Raises `ApiError`."""
+async def observe(
+    client: Client, model: SpeculativeModel, settings: Settings, logs: EngineLogs | None = None
+) -> Observation:
+    """Return the snapshot, with what ended engines printed where logs are given. Raises `ApiError`."""
     selector = f"{labels.MODEL}={model.name}"
     kinds = (*OBJECT_KINDS, "Pod", "EndpointSlice")
     lists = (list_kind(client, kind, model.namespace, selector) for kind in kinds)
@@ -40,7 +43,8 @@ async def observe(client: Client, model: SpeculativeModel, settings: Settings) -
     for kind in OWNED_KINDS:
         found[kind] = [each for each in found[kind] if not reading.is_anothers(each, model.uid)]
     objects = reading.index(each for kind in OBJECT_KINDS for each in found[kind])
-    servers, strays = reading.read_servers(found["Deployment"], found["Pod"], settings.gpu_resource)
+    printed = await logs.of(found["Pod"]) if logs is not None else {}
+    servers, strays = reading.read_servers(found["Deployment"], found["Pod"], settings.gpu_resource, printed)
     runs = (
         reading.read_run(each, found["Job"], found["Pod"], settings.gpu_resource)
         for each in sorted(found[labels.RUN_KIND], key=reading.name_of)

@@ -9,6 +9,7 @@ from specmodel.api import labels
 from specmodel.api.model import SpeculativeModel, SpeculativeModelStatus
 from specmodel.cluster import reading
 from specmodel.cluster.client import ApiError, Client
+from specmodel.cluster.engine_logs import EngineLogs
 from specmodel.cluster.faults import transient
 from specmodel.cluster.observe import observe, observe_run
 from specmodel.cluster.write import Writer
@@ -24,9 +25,11 @@ class KubernetesCluster:
     client: Client
     settings: Settings
     _writer: Writer = field(init=False)
+    _logs: EngineLogs = field(init=False)
 
     def __post_init__(self) -> None:
         self._writer = Writer(self.client)
+        self._logs = EngineLogs(self.client)
 
     async def get(self, key: Key) -> SpeculativeModel | UnreadableModel | None:
         """Return the model, or None when it is gone. Raises TransientError."""
@@ -36,7 +39,7 @@ class KubernetesCluster:
     async def observe(self, model: SpeculativeModel) -> Observation:
         """Return one snapshot of all that concerns the model. Raises TransientError."""
         try:
-            return await observe(self.client, model, self.settings)
+            return await observe(self.client, model, self.settings, self._logs)
         except ApiError as error:
             raise transient(error, f"observe {model.namespace}/{model.name}") from error
 

@@ -19,6 +19,7 @@ from specmodel.api.benchmark import BenchmarkRunSpec, BenchmarkRunStatus, Cell
 from specmodel.api.conditions import RunConditionType
 from specmodel.api.model import SpeculativeModel, SpeculativeModelSpec, SpeculativeModelStatus
 from specmodel.domain.candidate import Candidate, candidate_from_json, digest_of
+from specmodel.domain.last_words import explain
 from specmodel.domain.observation import (
     BenchmarkJob,
     GpuSupply,
@@ -206,13 +207,21 @@ def _requested(container: Wire, resource: str) -> int:
     return whole(requests.get(resource, mapping(container, "resources", "limits").get(resource)))
 
 
-def read_pod(value: Wire, resource: str) -> Pod:
-    """Return the pod. Container states are those of its main container: the one with GPUs, else the first."""
+def ended_state(status: Wire) -> Wire:
+    """Return how a container ended last, by its status; empty while it never has."""
+    return mapping(status, "state", "terminated") or mapping(status, "lastState", "terminated")
+
+
+def read_pod(value: Wire, resource: str, printed: str = "") -> Pod:
+    """Return the pod. Container states are those of its main container: the one with GPUs, else the first.
+
+    `printed` is what that container printed before it ended, where its log was read.
+    """
     statuses = {text(s, "name"): s for s in items(value, "status", "containerStatuses")}
     containers = items(value, "spec", "containers")
     main = next((c for c in containers if _requested(c, resource)), containers[0] if containers else {})
     status = statuses.get(text(main, "name"), {})
-    ended = mapping(status, "state", "terminated") or mapping(status, "lastState", "terminated")
+    ended = ended_state(status)
     code = ended.get("exitCode")
     scheduled = next((c for c in items(value, "status", "conditions") if c.get("type") == "PodScheduled"), {})
     is_unschedulable = scheduled.get("status") == "False" and text(scheduled, "reason") == "Unschedulable"
@@ -231,7 +240,7 @@ def read_pod(value: Wire, resource: str) -> Pod:
         has_answered=bool(text(value, "metadata", "annotations", labels.ANSWERED)),
         unschedulable=(text(scheduled, "message") or "unschedulable") if is_unschedulable else None,
         waiting=_waiting(value, status),
-        last_words=_last_words(value, ended),
+        last_words=_last_words(value, ended, printed),
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
         image_id=text(status, "imageID"),
     )
@@ -245,10 +254,13 @@ def _waiting(pod: Wire, status: Wire) -> str | None:
     return None
 
 
-def _last_words(pod: Wire, ended: Wire) -> str | None:
+def _last_words(pod: Wire, ended: Wire, printed: str) -> str | None:
+    """Return why the container ended: of an engine in words (`explain`), of another as the kubelet kept it."""
     message, reason = text(ended, "message").strip(), text(ended, "reason")
     if not ended:
         reason, message = text(pod, "status", "reason"), text(pod, "status", "message").strip()
+    elif label(pod, labels.ROLE):
+        message = explain(printed) or explain(message)
     if reason in ("", "Error", "Completed", "ContainerCannotRun"):
         return message[-LAST_WORDS_MAXIMUM:] or None
     return f"{reason}: {message[-LAST_WORDS_MAXIMUM:]}" if message else reason
@@ -258,9 +270,13 @@ def _last_words(pod: Wire, ended: Wire) -> str | None:
 
 
 def read_servers(
-    deployments: Iterable[Wire], pods: Iterable[Wire], resource: str
+    deployments: Iterable[Wire], pods: Iterable[Wire], resource: str, printed: Mapping[str, str] | None = None
 ) -> tuple[tuple[Server, ...], tuple[Pod, ...]]:
-    """Return the servers with their pods, and the server pods whose Deployment is gone; each sorted by name."""
+    """Return the servers with their pods, and the server pods whose Deployment is gone; each sorted by name.
+
+    `printed` is what ended engines printed last, by their pods' uid.
+    """
+    logs = printed or {}
     rest = [pod for pod in pods if label(pod, labels.ROLE)]
     servers = []
     for deployment in sorted(deployments, key=name_of):
@@ -269,16 +285,20 @@ def read_servers(
         selector = mapping(deployment, "spec", "selector", "matchLabels")
         mine = [pod for pod in rest if selector and _selects(selector, pod)]
         rest = [pod for pod in rest if not any(pod is other for other in mine)]
-        servers.append(_server(deployment, mine, resource))
-    strays = sorted((read_pod(pod, resource) for pod in rest), key=lambda pod: pod.name)
+        servers.append(_server(deployment, [_server_pod(pod, resource, logs) for pod in mine]))
+    strays = sorted((_server_pod(pod, resource, logs) for pod in rest), key=lambda pod: pod.name)
     return tuple(servers), tuple(strays)
+
+
+def _server_pod(pod: Wire, resource: str, printed: Mapping[str, str]) -> Pod:
+    return read_pod(pod, resource, printed.get(text(pod, "metadata", "uid"), ""))
 
 
 def _selects(selector: Wire, pod: Wire) -> bool:
     return all(label(pod, key) == value for key, value in selector.items())
 
 
-def _server(deployment: Wire, pods: Sequence[Wire], resource: str) -> Server:
+def _server(deployment: Wire, pods: Sequence[Pod]) -> Server:
     generation = count(deployment, "metadata", "generation")
     is_current = count(deployment, "status", "observedGeneration") >= generation
     replicas = member(deployment, "spec", "replicas")
@@ -295,7 +315,7 @@ def _server(deployment: Wire, pods: Sequence[Wire], resource: str) -> Server:
         ready_replicas=count(deployment, "status", "readyReplicas"),
         updated_replicas=count(deployment, "status", "updatedReplicas") if is_current else 0,
         replica_failure=_replica_failure(deployment),
-        pods=tuple(sorted((read_pod(pod, resource) for pod in pods), key=lambda pod: pod.name)),
+        pods=tuple(sorted(pods, key=lambda pod: pod.name)),
         deployment=deployment,
     )
 
