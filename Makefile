@@ -39,8 +39,8 @@ format: setup ## Format and mend what ruff can
 generate: setup ## Make CRDs, their chart copy and the generated docs anew
 	@PYTHONPATH=operator .venv/bin/python -m specmodel.crd
 
-engine-flags: setup ## Ask new vLLM releases for their flags (VERSIONS="X.Y.Z ...", or FROM=file of tools/engine_flags_extract.py)
-	@.venv/bin/python tools/engine_flags.py $(VERSIONS) $(addprefix --from ,$(FROM))
+engine-flags: setup ## Ask new vLLM releases for their flags (VERSIONS="X.Y.Z ...", FROM=file), or CHECK=yes the recorded ones
+	@.venv/bin/python tools/engine_flags.py $(VERSIONS) $(addprefix --from ,$(FROM)) $(if $(CHECK),--check)
 
 requirements: setup ## Resolve requirements/*.in anew into hash-pinned *.txt
 	@for name in operator replay benchmark dev; do .venv/bin/uv pip compile -q --universal --python-version 3.11 \

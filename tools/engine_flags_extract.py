@@ -10,6 +10,9 @@
   values that each accepts;
 - parser: whether vLLM's parser completes abbreviated flags, and how it rewrites some arguments before reading them.
 
+With `--parse FILE`, a JSON list of command lines (each a list of arguments after `vllm serve`), it prints a list of
+what the parser says against each: null when it takes it.
+
 Written for vLLM 0.22 and newer, where modules moved; what cannot be read is an error, never silently left out.
 """
 
@@ -22,6 +25,7 @@ import enum
 import importlib
 import importlib.metadata
 import inspect
+import io
 import json
 import os
 import platform
@@ -61,7 +65,7 @@ def main() -> int:
     real = os.dup(1)  # vLLM's logs and banners go to stdout in some releases: keep them out of the JSON
     os.dup2(2, 1)
     try:
-        content = extract()
+        content = verdicts(sys.argv[2]) if sys.argv[1:2] == ["--parse"] else extract()
     except UnreadableError as error:
         print(f"engine_flags_extract: {error}", file=sys.stderr)
         return 1
@@ -73,6 +77,27 @@ def main() -> int:
 
 class UnreadableError(Exception):
     """The installed vLLM is not built as this file expects; the message says where."""
+
+
+def verdicts(path: str) -> list[str | None]:
+    """Return what the parser says against each command line of a file, None where it takes it."""
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 — one file, read once
+        lines = json.load(file)
+    import_vllm()
+    parser = serve_parser()
+    return [verdict(parser, line) for line in lines]
+
+
+def verdict(parser: argparse.ArgumentParser, line: list[str]) -> str | None:
+    """Return the last line of what the parser says against a command line, or None."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parser.parse_args(line)
+    except (SystemExit, Exception) as error:  # noqa: BLE001 — whatever vLLM raises is its verdict
+        words = said.getvalue().strip().splitlines()
+        return words[-1] if words else f"{type(error).__name__}: {error}"
+    return None
 
 
 def extract() -> dict[str, Any]:
@@ -147,9 +172,8 @@ def rewrites(parser: argparse.ArgumentParser) -> dict[str, str]:
     result = {}
     for probe in PROBES:
         arguments = [probe] if "=" in probe or probe[-1].isdigit() else [probe, "3"]
-        stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 — closed below
         try:
-            with stderr, contextlib.redirect_stderr(stderr):
+            with contextlib.redirect_stderr(io.StringIO()):
                 found = vars(parser.parse_args(arguments))
         except (SystemExit, Exception) as error:  # noqa: BLE001 — whatever vLLM raises is the answer
             result[probe] = f"refused ({type(error).__name__})"
