@@ -303,6 +303,17 @@ def test_a_job_of_somebody_else_is_not_heard() -> None:
     assert rehearsal.cluster.servers() == []
 
 
+def test_why_the_jobs_pod_waits_is_said_while_it_does() -> None:
+    rehearsal = rehearse(model_of(SMALL), checkpoints=lambda _: None)
+    rehearsal.run(until=lambda: bool(rehearsal.cluster.preflights))
+    pod = next(pod for pod in rehearsal.cluster.pods() if "specmodel.dev/preflight" in pod["metadata"]["labels"])
+    words = 'persistentvolumeclaim "models" not found'
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    pod["status"]["conditions"] = [unscheduled]
+    rehearsal.run(until=lambda: words in rehearsal.status_line())
+    assert rehearsal.cluster.servers() == []
+
+
 def actions_of_a_life(checkpoints: Callable[[list[str]], str]) -> int:
     count = 0
 

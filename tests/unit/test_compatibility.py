@@ -81,7 +81,6 @@ def test_a_narrower_drafter_that_names_its_target_and_brings_its_embedding_may_b
         (drafter(draft_vocab_size=1024), "DraftVocabularyDiffers", ["1024", "512"]),
         (drafter(without="d2t"), "MappingMissing", ["256", "512", "d2t"]),
         (drafter({"d2t": ("I64", [200])}), "DraftVocabularyDiffers", ["200", "256"]),
-        (drafter({"t2d": ("BOOL", [500])}), "DraftVocabularyDiffers", ["500", "512"]),
         (drafter({"lm_head.weight": ("BF16", [512, 128])}), "DraftVocabularyDiffers", ["512", "256"]),
         (drafter({"fc.weight": ("BF16", [128, 256])}), "HiddenSizeDiffers", ["256", "384", "EAGLE drafter"]),
         (drafter(without="fc.weight"), "NotEagle3", ["fc.weight"]),
@@ -98,6 +97,19 @@ def test_what_cannot_work_is_refused_with_both_values(other: Checkpoint, code: s
     said = next(finding.message for finding in bad if finding.code == code)
     assert all(word in said for word in words), said
     assert all(finding.about is About.DRAFTER for finding in bad)
+
+
+def test_what_no_engine_reads_is_no_more_than_a_warning() -> None:
+    assert found(TARGET, drafter({"t2d": ("BOOL", [500])})) == [("Warning", "DraftVocabularyDiffers")]
+
+
+def test_packed_matrices_are_not_taken_for_wrong_ones() -> None:
+    packed = {"fc.weight": ("I32", [128, 48]), "lm_head.weight": ("I32", [32, 128])}
+    assert found(TARGET, drafter(packed, quantization_config={"quant_method": "gptq"})) == []
+
+
+def test_a_drafter_of_the_last_hidden_state_alone_needs_no_fc() -> None:
+    assert found(TARGET, drafter(without="fc.weight", eagle_config={"use_aux_hidden_state": False})) == []
 
 
 def test_heads_that_do_not_divide_are_refused_for_that_size_alone() -> None:

@@ -108,6 +108,8 @@ class Checkpoint:
     has_tied_embeddings: bool = False
     #: Layers of the target whose hidden states an EAGLE3 drafter reads, where it names them.
     aux_layers: tuple[int, ...] = ()
+    #: False for a drafter that says that it reads the target's last hidden state alone: it then needs no fc matrix.
+    reads_aux_states: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     #: Multi-head latent attention: what one token's cache holds instead of keys and values.
@@ -131,8 +133,7 @@ class Checkpoint:
     def to_json(self) -> str:
         """Return the facts as compact JSON without what is not known, for `checkpoint_from_json`."""
         known = {key: value for key, value in asdict(self).items() if value not in (None, "", (), [])}
-        defaults = {"has_tied_embeddings": False, "has_full_attention": True, "is_pickle": False}
-        kept = {key: value for key, value in known.items() if key not in defaults or value != defaults[key]}
+        kept = {key: value for key, value in known.items() if key not in _TRUTHS or value != _TRUTHS[key]}
         return json.dumps(kept, separators=(",", ":"), ensure_ascii=True)
 
 
@@ -167,6 +168,7 @@ def read_config(config: object, *, source: str) -> Checkpoint:
         quantization=_quantization(config, inner),
         has_tied_embeddings=_first(inner, "tie_word_embeddings") is True,
         aux_layers=tuple(n for n in _list(aux) if _is_count(n))[:LISTED_MAXIMUM],
+        reads_aux_states=eagle.get("use_aux_hidden_state") is not False,
         bos_token_id=_token(_first(config, "bos_token_id"), _first(inner, "bos_token_id")),
         eos_token_id=_token(_first(config, "eos_token_id"), _first(inner, "eos_token_id")),
         kv_lora_rank=_number(inner.get("kv_lora_rank")),
@@ -245,7 +247,7 @@ def checkpoint_from_value(value: object) -> Checkpoint:
         members[name] = _number(value.get(name))
     for name in ("bos_token_id", "eos_token_id"):
         members[name] = _token(value.get(name))
-    for name, default in (("has_tied_embeddings", False), ("has_full_attention", True), ("is_pickle", False)):
+    for name, default in _TRUTHS.items():
         members[name] = value.get(name) is True if name in value else default
     members["file_bytes"] = _size(value.get("file_bytes"))
     members["aux_layers"] = tuple(n for n in _list(value.get("aux_layers")) if _is_count(n))[:LISTED_MAXIMUM]
@@ -256,6 +258,8 @@ def checkpoint_from_value(value: object) -> Checkpoint:
     return Checkpoint(**members)
 
 
+#: What is true or false, and what holds where nothing is said.
+_TRUTHS = {"has_tied_embeddings": False, "has_full_attention": True, "is_pickle": False, "reads_aux_states": True}
 _NUMBERS = (
     "hidden_size", "target_hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim",
     "vocab_size", "draft_vocab_size", "max_positions", "kv_lora_rank", "rope_head_dim", "num_experts",

@@ -172,7 +172,7 @@ def _check_kind(drafter: Checkpoint) -> Iterator[Finding]:
         yield _unknown("HeadersNotRead", about, f"no safetensors header of {drafter.source} was read, only config.json")
     calls_itself = bool(drafter.speculators_type) or any("eagle3" in name.lower() for name in drafter.architectures)
     layers = drafter.num_layers
-    if drafter.tensors is not None and drafter.tensors.shape("fc") is None:
+    if drafter.tensors is not None and drafter.tensors.shape("fc") is None and drafter.reads_aux_states:
         yield _bad(
             "NotEagle3",
             about,
@@ -201,7 +201,8 @@ def _check_sizes(target: Checkpoint, drafter: Checkpoint) -> Iterator[Finding]:
         yield _unknown("SizesUnknown", about, "hidden_size is missing in config.json of the drafter or the target")
     elif made_for != target.hidden_size:
         yield _bad("HiddenSizeDiffers", about, f"drafter {name} {made_for}, target hidden_size {target.hidden_size}")
-    fc = drafter.tensors.shape("fc") if drafter.tensors is not None else None
+    has_shapes = drafter.tensors is not None and not drafter.quantization and drafter.reads_aux_states
+    fc = drafter.tensors.shape("fc") if drafter.tensors is not None and has_shapes else None
     if fc is not None and len(fc) == 2 and target.hidden_size is not None:
         states = len(drafter.aux_layers) or AUX_STATES
         wanted = states * target.hidden_size
@@ -262,13 +263,17 @@ def _check_vocabulary(target: Checkpoint, drafter: Checkpoint) -> Iterator[Findi
             f"drafter draft_vocab_size {rows} is below the target's vocab_size {target.vocab_size}, and tensor d2t, "
             "which maps one to the other, is missing",
         )
-    for name, shape, wanted, whose in (
-        ("d2t", d2t, rows, "draft_vocab_size"),
-        ("t2d", t2d, target.vocab_size, "the target's vocab_size"),
-        ("lm_head.weight", head, rows, "draft_vocab_size"),
-    ):
-        if shape and wanted is not None and shape[0] != wanted:
-            yield _bad("DraftVocabularyDiffers", about, f"drafter {name} has {shape[0]} rows, {whose} is {wanted}")
+    if t2d and target.vocab_size is not None and t2d[0] != target.vocab_size:
+        yield _warn(
+            "DraftVocabularyDiffers",
+            about,
+            f"drafter t2d has {t2d[0]} rows, the target's vocab_size is {target.vocab_size}: it was made for another",
+        )
+    for name, shape in (("d2t", d2t), ("lm_head.weight", None if drafter.quantization else head)):
+        if shape and rows is not None and shape[0] != rows:
+            yield _bad(
+                "DraftVocabularyDiffers", about, f"drafter {name} has {shape[0]} rows, draft_vocab_size is {rows}"
+            )
 
 
 def _check_length(target: Checkpoint, drafter: Checkpoint, served_length: int | None) -> Iterator[Finding]:

@@ -27,7 +27,10 @@ from specmodel.domain.memory import Load, estimate, limits_of, misfit
 TEXT_MAXIMUM = 4096
 MESSAGE_MAXIMUM = 400
 #: Variables of `engine.env` that change where the hub is, or whether it is asked.
-HUB_VARIABLES = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "no_proxy")
+HUB_VARIABLES = frozenset(
+    {"HF_ENDPOINT", "HF_HUB_OFFLINE"}
+    | {name for proxy in ("http_proxy", "https_proxy", "no_proxy") for name in (proxy, proxy.upper())}
+)
 
 
 class Cause(StrEnum):

@@ -100,7 +100,10 @@ def _preflight(situation: Situation, draft: Draft) -> None:
     draft.wake(wake)
     if preflight.is_pending and situation.measurements_wanted():
         uris = [uri for uri in (preflight.question.model_uri, preflight.question.drafter_uri) if uri is not None]
-        draft.do("Preflight", f"The files of {' and '.join(uris)} are read before a GPU is taken.")
+        pods = preflight.job.pods if preflight.job is not None else ()
+        waits = next((pod.unschedulable or pod.waiting for pod in pods if pod.unschedulable or pod.waiting), "")
+        words = f" Its pod waits: {waits}" if waits else ""
+        draft.do("Preflight", f"The files of {' and '.join(uris)} are read before a GPU is taken.{words}")
 
 
 def _drain(situation: Situation, draft: Draft, leaving: list[Server]) -> None:
