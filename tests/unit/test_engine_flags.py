@@ -166,6 +166,7 @@ def refused(*arguments: str, version: str = "0.25.1") -> tuple[str, str]:
         (["--max-modellen=4096"], "did you mean --max-model-len?"),
         (["--swap-space=4"], "computes preempted requests anew"),
         (["--speculative-model", "example/drafter"], "use spec.drafter"),
+        (["--device=cpu"], "the image decides the device"),  # which vLLM 0.25.1 would take for --device-ids
         (["--max-model=4096"], "'--max-model' is short for --max-model-len: write that"),
         (["--enable-log"], "could be short for"),
         (["--no-such-thing-anywhere"], "nor does any other release that was checked"),

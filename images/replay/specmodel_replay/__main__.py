@@ -25,7 +25,6 @@ _LOG = logging.getLogger("specmodel_replay")
 _DEFAULT_STARTUP_SECONDS = 3.0
 _USAGE = """usage: specmodel_replay serve [model_tag] [options]   serve as `vllm serve` would, from a table
        specmodel_replay table RESULTS.json TENSOR_PARALLEL_SIZE SPECULATIVE_TOKENS BF16|FP8 NAME   make a table
-       specmodel_replay flags HELP.txt                 read the flags from `vllm serve --help=all`
 """
 
 
@@ -39,9 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         case ["table", results, size, tokens, weights, name]:
             return _table(Path(results), int(size), int(tokens), weights, name)
-        case ["flags", text]:
-            sys.stdout.write(json.dumps(flags.read_help(Path(text).read_text(encoding="utf-8")), indent=1) + "\n")
-            return 0
         case _:
             sys.stderr.write(_USAGE)
             return 2

@@ -1,8 +1,8 @@
 """vLLM's command line, from recorded data: which flags exist, what they take, and how wrong ones fail.
 
-The flags of `vllm serve` are recorded in flags.json (made from the text of `vllm serve --help=all` by
-`read_help`). Most are accepted and have no effect here; what has an effect is read in `arguments`. Wrong ones
-fail as argparse makes vLLM fail.
+The flags of `vllm serve` are recorded in flags.json, which `make generate` makes of the operator's table of releases.
+Most are accepted and have no effect here; what has an effect is read in `arguments`. Wrong ones fail as argparse makes
+vLLM fail.
 """
 
 from __future__ import annotations
@@ -164,41 +164,3 @@ def _fold_dotted(arguments: list[str]) -> list[str]:
     for flag, content in gathered.items():
         kept.extend([flag, json.dumps(content)])
     return kept
-
-
-def read_help(text: str) -> dict[str, Any]:
-    """Return the content of flags.json for the text that `vllm serve --help=all` printed."""
-    flags = []
-    for entry in re.split(r"\n(?=  -)", text)[1:]:
-        heading = re.match(r"  (-.*?)(?:  |\n|$)", entry)
-        if heading is not None and not heading[1].startswith("-h,"):
-            flags.append(_flag(heading[1], entry.split("\n\n")[0]))
-    return {"source": "vllm serve --help=all", "flags": flags}
-
-
-def _flag(signature: str, entry: str) -> dict[str, Any]:
-    """Return one flag; `signature` is how the help writes it, such as `--name {a,b}, -n {a,b}`."""
-    names = re.findall(r"(?:^|, )(--?[a-zA-Z0-9][\w-]*)", re.sub(r"\{.*?\}|\[.*?\]", "", signature))
-    value = re.sub(r"^--?[\w-]+ ?", "", signature.split(", -", maxsplit=1)[0])
-    flag: dict[str, Any] = {"names": names, "arity": _arity(value)}
-    choices = None if " or " in value else re.match(r"\{(.*?)\}", value)
-    if choices:
-        flag["choices"] = [choice for choice in choices[1].split(",") if choice != "None"]
-        if all(choice.isdigit() for choice in flag["choices"]):
-            flag.update(type="int", choices=[int(choice) for choice in flag["choices"]])
-        return flag
-    default = re.search(r"\(default:\s+([^)]*?)\)\s*$", entry)
-    if default and flag["arity"] == "one":
-        if re.fullmatch(r"-?\d+", default[1]):
-            flag["type"] = "int"
-        elif re.fullmatch(r"-?\d+\.\d+", default[1]):
-            flag["type"] = "float"
-    return flag
-
-
-def _arity(value: str) -> str:
-    if not value:
-        return "switch"
-    if re.search(r"\[[^']*\.\.\.\]", value):
-        return "list"
-    return "optional" if re.fullmatch(r"\[[A-Z_]+\]", value) else "one"

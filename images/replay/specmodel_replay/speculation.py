@@ -6,32 +6,20 @@ What needs the drafter's files (vocabulary, heads) is not checked here, as no mo
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-METHODS: Final = (
-    "ngram", "medusa", "mlp_speculator", "draft_model", "suffix", "custom_class", "eagle", "eagle3",
-    "extract_hidden_states", "mtp", "deepseek_mtp", "mimo_mtp", "glm4_moe_mtp", "ernie_mtp", "qwen3_next_mtp",
-    "longcat_flash_mtp", "ngram_gpu", "dflash", "dspark",
-)  # fmt: skip
-KEYS: Final = frozenset({
-    "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "max_model_len", "quantization",
-    "kv_cache_dtype", "enforce_eager", "moe_backend", "attention_backend", "revision", "code_revision",
-    "draft_load_config", "disable_padded_drafter_batch", "disable_eagle_block_drop", "disable_lookahead_block_hashes",
-    "draft_lm_head_quantization", "use_local_argmax_reduction", "use_heterogeneous_vocab", "prompt_lookup_min",
-    "prompt_lookup_max", "parallel_drafting", "num_speculative_tokens_per_batch_size", "rejection_sample_method",
-    "synthetic_acceptance_rates", "synthetic_acceptance_length", "draft_sample_method", "enable_adaptive_verification",
-    "dspark_draft_topk", "xpress_topc", "index_share_for_mtp_iteration",
-})  # fmt: skip
-_OPEN_PREFIXES: Final = ("suffix_", "fly_")
+#: Every key that the release takes, with the values to which it is limited, if it is.
+KEYS: Final[dict[str, list[str]]] = json.loads((Path(__file__).parent / "flags.json").read_text(encoding="utf-8"))[
+    "speculative_config"
+]
 _NEEDS_NO_MODEL: Final = frozenset({"ngram", "ngram_gpu", "suffix", "custom_class", "extract_hidden_states", "medusa"})
-_CHOICES: Final = {
-    "rejection_sample_method": ("standard", "synthetic", "block", "fly"),
-    "draft_sample_method": ("greedy", "probabilistic"),
-}
+_LIMITED: Final = ("method", "rejection_sample_method", "draft_sample_method")
 
 
 class ConfigError(Exception):
@@ -59,7 +47,7 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
             " Please pass 'draft_tensor_parallel_size' instead."
         )
     for key, value in given.items():
-        if key not in KEYS and not key.startswith(_OPEN_PREFIXES):
+        if key not in KEYS:
             raise _invalid(
                 "Unexpected keyword argument (extra inputs are not permitted)"
                 f" [type=unexpected_keyword_argument, input_value={value!r}, input_type={type(value).__name__}]",
@@ -67,11 +55,7 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
             )
     tokens = _tokens(given.get("num_speculative_tokens"))
     method = given.get("method")
-    if method is not None and method not in METHODS:
-        raise _invalid(
-            f"Input should be {', '.join(map(repr, METHODS))} [type=literal_error, input_value={method!r}]",
-            field="method",
-        )
+    _check_choices(given)
     model = given.get("model")
     if model is None and method not in _NEEDS_NO_MODEL and not (method or "").endswith("mtp"):
         raise _invalid("num_speculative_tokens was provided but without speculative model.")
@@ -86,14 +70,17 @@ def read(config: Mapping[str, Any], *, tensor_parallel_size: int, max_model_len:
     return Speculation(method=method or _guess(str(model)), tokens=tokens)
 
 
-def _check_together(given: Mapping[str, Any], tensor_parallel_size: int, max_model_len: int) -> None:
-    """Raise ConfigError for values that vLLM refuses beside each other or beside the target's."""
-    for key, choices in _CHOICES.items():
-        if given.get(key) is not None and given[key] not in choices:
+def _check_choices(given: Mapping[str, Any]) -> None:
+    for key in _LIMITED:
+        if given.get(key) is not None and given[key] not in KEYS[key]:
             raise _invalid(
-                f"Input should be {', '.join(map(repr, choices))} [type=literal_error, input_value={given[key]!r}]",
+                f"Input should be {', '.join(map(repr, KEYS[key]))} [type=literal_error, input_value={given[key]!r}]",
                 field=key,
             )
+
+
+def _check_together(given: Mapping[str, Any], tensor_parallel_size: int, max_model_len: int) -> None:
+    """Raise ConfigError for values that vLLM refuses beside each other or beside the target's."""
     draft_size = given.get("draft_tensor_parallel_size")
     if draft_size is not None and draft_size not in (1, tensor_parallel_size):
         raise _invalid(

@@ -179,11 +179,11 @@ def unknown(release: Release, flag: str) -> str:
     start = f"vLLM {release.version} does not know {flag!r}"
     if flag in release.flags:
         raise ValueError(f"{flag} is known to vLLM {release.version}")
+    if flag in gone_flags():
+        return f"{start}: {gone_flags()[flag]}"
     full = completions(release, flag)
     if len(full) == 1:
         return f"{flag!r} is short for {full[0]}: write that"
-    if flag in gone_flags():
-        return f"{start}: {gone_flags()[flag]}"
     elsewhere = _elsewhere(release, flag)
     if elsewhere:
         return f"{start}: {elsewhere}"
