@@ -134,7 +134,7 @@ def test_a_drafter_that_does_not_fit_takes_no_gpu_and_one_that_does_is_measured(
     model = settle(world)
     assert shape_of(model["status"]["serving"]) == (1, 0, "None")
     assert drafter_condition(world)["status"] == "False"
-    assert "Without the drafter" in condition(model, "Ready")["message"]
+    assert "Without the drafter that the spec names" in condition(model, "Ready")["message"]
     reasons = {one["speculativeTokens"]: one["reason"] for one in model["status"]["candidates"]}
     assert reasons == {0: "Passed", 3: "DrafterIncompatible"}
 
@@ -167,3 +167,53 @@ def test_a_hub_that_cannot_be_reached_holds_nothing_up(world: World) -> None:
     assert (found["status"], found["reason"]) == ("Unknown", "NotRead")
     assert "cannot be reached" in found["message"]
     settle(world, seconds=SETTLES)
+
+
+@pytest.fixture
+def hub(world: World) -> str:
+    """A hub in the cluster: a pod that serves two repositories as files; returns its URL."""
+    repositories = {"target": TINY_TARGET, "drafter": TINY_DRAFTER}
+    files = {f"{name}.json": json.dumps(config) for name, config in repositories.items()}
+    world.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hub"}, "data": files})
+    items = [{"key": f"{name}.json", "path": f"example/{name}/resolve/main/config.json"} for name in repositories]
+    container = {
+        "name": "hub",
+        "image": "localhost/specmodel-benchmark:dev",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-m", "http.server", "8000", "--directory", "/hub"],
+        "readinessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "hub", "mountPath": "/hub"}],
+    }
+    volumes = [{"name": "hub", "configMap": {"name": "hub", "items": items}}]
+    metadata = {"name": "hub", "labels": {"app": "hub"}}
+    world.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
+            "spec": {"containers": [container], "volumes": volumes},
+        }
+    )
+    spec = {"selector": {"app": "hub"}, "ports": [{"port": 8000}]}
+    world.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hub"}, "spec": spec})
+    world.wait_until(
+        "the hub is Ready", lambda: condition(world.get("pod", "hub"), "Ready")["status"] == "True", seconds=READ
+    )
+    return f"http://hub.{world.namespace}:8000"
+
+
+def test_a_hub_is_asked_where_the_engine_would_ask_it(world: World, hub: str) -> None:
+    model = quick_model(
+        model={"uri": "hf://example/target"},
+        drafter={"uri": "hf://example/drafter", "speculativeTokens": [3]},
+        hardware=ONE_GPU,
+    )
+    model["spec"]["engine"]["env"].append({"name": "HF_ENDPOINT", "value": hub})
+    world.apply(model)
+
+    def reason() -> str:
+        found: str = drafter_condition(world).get("reason", "")
+        return found if found in ("Compatible", "Incompatible") else ""
+
+    assert world.wait_until("the pair is judged", reason, seconds=READ) == "Compatible"
+    assert "no safetensors header" in drafter_condition(world)["message"]

@@ -114,6 +114,21 @@ def test_a_drafter_that_does_not_fit_is_left_out_and_the_baseline_serves(seed: i
 
 
 @in_any_order
+def test_what_serves_with_a_drafter_stays_when_the_next_one_does_not_fit(seed: int | None) -> Rehearsal:
+    rehearsal = rehearse(model_of(SMALL), seed=seed, checkpoints=PAIR)
+    rehearsal.run()
+    before = rehearsal.cluster.servers()
+    rehearsal.cluster.checkpoints = WRONG
+    rehearsal.cluster.edit(model_of(SMALL | {"drafter": {"uri": "hf://example/other"}}))
+    rehearsal.run()
+    assert rehearsal.cluster.servers() == before
+    ready = rehearsal.condition(ConditionType.READY)
+    assert ready.status is ConditionStatus.TRUE
+    assert "Without the drafter that the spec names" in ready.message
+    return rehearsal
+
+
+@in_any_order
 def test_with_fail_nothing_is_started_and_the_model_is_stalled(seed: int | None) -> Rehearsal:
     rehearsal = rehearse(model_of(SMALL | FAIL), seed=seed, checkpoints=WRONG)
     rehearsal.run()

@@ -197,7 +197,12 @@ def test_nobody_who_was_measured_is_refused() -> None:
 
 def test_a_network_without_a_hub_refuses_nobody() -> None:
     nobody = Unread(cause=Cause.UNREACHABLE, message="no route")
-    for found in (Reading(target=nobody, drafter=nobody), Reading(target=TARGET, drafter=nobody), None):
+    for found in (
+        Reading(target=nobody, drafter=nobody),
+        Reading(target=TARGET, drafter=nobody),
+        Reading(target=TARGET),
+        None,
+    ):
         answer = judged(found)
         assert (answer.drafter[:2], answer.refused, answer.stalled) == (
             (ConditionStatus.UNKNOWN, "NotRead"),
@@ -219,9 +224,10 @@ def test_the_secret_is_named_where_the_hub_refuses() -> None:
 
 def test_only_products_that_nodes_have_count_where_they_are_known() -> None:
     large = read_config(LLAMA_70B | {"num_hidden_layers": 48, "max_position_embeddings": 2048}, source="x")
-    reading_ = Reading(target=large, drafter=None)
-    anywhere = judged(reading_, replace(POLICY, has_drafter=False))
-    here = judged(reading_, replace(POLICY, products=frozenset({"NVIDIA-H100-80GB-HBM3"})))
+    anywhere = judged(Reading(target=large), replace(POLICY, has_drafter=False))
+    here = judged(
+        Reading(target=large), replace(POLICY, has_drafter=False, products=frozenset({"NVIDIA-H100-80GB-HBM3"}))
+    )
     assert anywhere.refused == {}, "an H100 NVL holds it"
     assert {reason for reason, _ in here.refused.values()} == {"DoesNotFit"}
 

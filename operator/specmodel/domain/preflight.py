@@ -181,6 +181,8 @@ def judge(
         words = "The checkpoints have not been read yet."
         return Judgement(drafter=(ConditionStatus.UNKNOWN, "NotRead" if policy.has_drafter else "NoDrafter", words))
     target, drafter = reading.target, reading.drafter
+    if drafter is None and policy.has_drafter:
+        drafter = Unread(cause=Cause.BROKEN, message="the answer says nothing of it")
     if isinstance(target, Unread):
         return _without_target(target, policy)
     if isinstance(drafter, Unread):

@@ -34,7 +34,7 @@ async def read(uri: str, revision: str, weights: Path, environment: Mapping[str,
         repository=uri.removeprefix(HUB),
         revision=revision,
         endpoint=environment.get("HF_ENDPOINT") or hub.ENDPOINT,
-        token=environment.get("HF_TOKEN", ""),
+        token=environment.get("HF_TOKEN", "").strip(),
     )
     return await hub.read_checkpoint(place)
 

@@ -243,10 +243,13 @@ def _served(situation: Situation, serving: Server) -> str:
 
 
 def _left_out(situation: Situation, serving: Candidate | None) -> str:
-    """Return why what serves has no drafter although the spec names one, or an empty text."""
+    """Return why what serves is without the drafter that the spec names, or an empty text."""
     status, _, message = situation.preflight.judgement.drafter
-    is_left_out = status is FALSE and serving is not None and not serving.speculative_tokens
-    return f" Without the drafter: {message}" if is_left_out else ""
+    question = situation.preflight.question
+    named = (question.drafter_uri, question.drafter_revision)
+    if status is not FALSE or serving is None or (serving.drafter_uri, serving.drafter_revision) == named:
+        return ""
+    return f" Without the drafter that the spec names: {message}"
 
 
 def _drafter_compatible(situation: Situation) -> Finding:
