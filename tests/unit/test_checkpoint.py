@@ -109,6 +109,24 @@ def test_quantisation_windows_and_experts_are_seen() -> None:
     assert read_config(TINY_TARGET | {"sliding_window": None}, source="x").has_full_attention
 
 
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}, True),
+        ({"sliding_window": None, "max_window_layers": 36}, True),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, True),
+        ({"layer_types": ["full_attention", "full_attention"]}, True),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, False),
+        ({"attention_chunk_size": 8192}, False),
+        ({"linear_num_value_heads": 32}, False),
+        ({"num_kv_shared_layers": 10}, False),
+        ({"mamba_d_state": 128}, False),
+    ],
+)
+def test_layers_that_keep_less_than_every_token_are_seen(members: dict[str, Any], expected: bool) -> None:
+    assert read_config(TINY_TARGET | members, source="x").has_full_attention is expected
+
+
 def test_pickle_is_told_and_never_opened(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY_DRAFTER)
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04cposix\nsystem\n" + bytes(100))

@@ -140,12 +140,14 @@ def _candidate(reading: Reading, candidate: Candidate, judgement: Judgement) -> 
 
 
 def _memory(need: Need, candidate: Candidate, utilization: float | None) -> dict[str, Any]:
-    """Return the estimate for one GPU in GiB, and how many tokens of KV cache each product would leave room for."""
+    """Return the estimate for one GPU in GiB, and how many tokens and sequences each product has room for."""
     rooms = {}
     for product in candidate.gpu_products:
         if product in PRODUCT_GIB:
             usable = PRODUCT_GIB[product] * (utilization or UTILIZATION)
-            rooms[product] = {"usableGiB": round(usable, 1), "tokens": need.tokens(usable * GIB)}
+            tokens = need.tokens(usable * GIB)
+            sequences = round(tokens / need.length, 1) if tokens is not None and need.length else None
+            rooms[product] = {"usableGiB": round(usable, 1), "tokens": tokens, "sequences": sequences}
     return {
         "weightsGiB": None if need.weights is None else round(need.weights / GIB, 2),
         "drafterGiB": round(need.drafter / GIB, 2),
@@ -160,7 +162,7 @@ def _table(value: dict[str, Any]) -> str:
     lines = [f"{name:<8} {_described(value[name])}" for name in ("target", "drafter") if name in value]
     condition = value["drafterCompatible"]
     lines += ["", f"DrafterCompatible={condition['status']} {condition['reason']}: {condition['message']}", ""]
-    rows = [("candidate", "", "GiB a GPU: weights", "drafter", "engine", "one sequence", "KV tokens left")]
+    rows = [("candidate", "", "GiB a GPU: weights", "drafter", "engine", "one sequence", "room for sequences")]
     for one in value["candidates"]:
         memory = one.get("memory", {})
         rows.append(
@@ -168,9 +170,7 @@ def _table(value: dict[str, Any]) -> str:
                 one["candidate"],
                 "may start" if one["mayStart"] else one["reason"],
                 *(_cell(memory.get(name)) for name in ("weightsGiB", "drafterGiB", "engineGiB", "sequenceGiB")),
-                ", ".join(
-                    f"{_cell(room['tokens'])} ({product})" for product, room in memory.get("products", {}).items()
-                ),
+                ", ".join(_room(memory, product) for product in memory.get("products", {})),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -180,6 +180,11 @@ def _table(value: dict[str, Any]) -> str:
         said += [f"{one['reason']}: {one['message']}"] if not one["mayStart"] else []
         said += [f"{each['severity']}: {each['message']}" for each in one.get("findings", []) if one["mayStart"]]
     return "\n".join([*lines, *([""] if said else []), *dict.fromkeys(said)])
+
+
+def _room(memory: dict[str, Any], product: str) -> str:
+    room = memory["products"][product]
+    return f"{_cell(room['sequences'])} of {_cell(memory['sequenceTokens'])} ({product})"
 
 
 def _cell(value: float | None) -> str:

@@ -31,6 +31,10 @@ NUMBER_MAXIMUM = 2**31 - 1
 BYTES_MAXIMUM = 2**50
 DIMENSIONS_MAXIMUM = 6
 HASH_DIGITS = 16
+#: Members of a config.json that speak of layers with windows, chunks, states or shared caches.
+_LESS_THAN_FULL = re.compile(
+    "window|chunk|linear_|mamba|ssm|state_size|hybrid|kv_shar|compress|block_type|attn_layer|cross_attention|no_rope"
+)
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
@@ -331,13 +335,15 @@ def _quantization(config: Mapping[str, Any], inner: Mapping[str, Any]) -> str:
 
 
 def _has_full_attention(config: Mapping[str, Any]) -> bool:
-    kinds = _list(config.get("layer_types"))
-    if any(kind != "full_attention" for kind in kinds):
+    """Return whether every layer keeps every token's keys and values; False where anything hints at less."""
+    if any(kind != "full_attention" for kind in _list(config.get("layer_types"))):
         return False
-    window = config.get("sliding_window")
-    is_windowed = _is_count(window) and config.get("use_sliding_window") is not False
-    others = ("layers_block_type", "hybrid_override_pattern", "ssm_cfg", "state_size", "attn_layer_period")
-    return not (is_windowed and not kinds) and not any(name in config for name in others)
+    has_no_window = config.get("use_sliding_window") is False or config.get("sliding_window") is None
+    for name, value in config.items():
+        is_hint = isinstance(name, str) and _LESS_THAN_FULL.search(name) and name != "compression_config"
+        if is_hint and value not in (None, False, 0, "", [], {}) and not ("window" in name and has_no_window):
+            return False
+    return True
 
 
 def _first(value: Mapping[str, Any], *names: str) -> Any:
