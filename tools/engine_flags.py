@@ -107,7 +107,8 @@ def main() -> int:
         table = table.with_release(content)
         print(f"engine-flags: {content['version']}: {changes(before, table.rows_of(content['version']))}")
     DATA.write_text(table.text(), encoding="utf-8")
-    print(f"engine-flags: {len(table.releases)} releases in {DATA.relative_to(ROOT)}; `git diff` shows what changed")
+    print(f"engine-flags: {len(table.releases)} releases in {DATA.relative_to(ROOT)}; `git diff` shows what changed.")
+    print("engine-flags: next: make generate, make unit")
     return 0
 
 

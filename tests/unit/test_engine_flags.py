@@ -37,6 +37,7 @@ from specmodel.manifests.engine_arguments import Paths, engine_arguments
 from tests.support.measured import model_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+README = EXAMPLES.parent / "README.md"
 RELEASES = checked_releases()
 BY_VERSION = {release.version: release for release in RELEASES}
 PATHS = Paths(model="example/target", drafter="example/drafter")
@@ -273,6 +274,27 @@ def test_a_minor_that_was_not_checked_is_refused_with_those_that_were(version: s
     assert reason == "EngineUnsupported"
     assert all(release.version in message for release in RELEASES)
     assert f"for example {nearest_release(version).version}" in message
+
+
+def test_what_serves_already_is_not_refused_for_its_version() -> None:
+    choice = dataclasses.replace(resolve_engine(model_of(), None, Settings()), version="0.99.0")
+    incumbent = enumerate_candidates(model_of(), choice, Settings())[0]
+    model = model_of(engine={"extraArgs": ["--a-flag-of-the-future=1"]})
+    assert resolve_engine(model, incumbent, Settings()).version == "0.99.0"
+
+
+def test_what_serves_already_gets_no_flag_that_its_release_lacks() -> None:
+    incumbent = enumerate_candidates(model_of(), resolve_engine(model_of(), None, Settings()), Settings())[0]
+    newer = Settings(engine_image="vllm/vllm-openai:v0.33.0")
+    model = model_of(engine={"extraArgs": ["--disable-log-requests"]})
+    assert resolve_engine(model, None, newer).version == "0.33.0"
+    with pytest.raises(InvalidModelError, match=r"vLLM 0\.25\.1 does not know '--disable-log-requests'"):
+        resolve_engine(model, incumbent, newer)
+
+
+def test_the_readme_names_the_range_that_was_checked() -> None:
+    oldest, newest = (release.version.rpartition(".")[0] for release in (RELEASES[0], RELEASES[-1]))
+    assert f"(docs/engines.md), {oldest} to {newest}." in README.read_text(encoding="utf-8")
 
 
 def test_every_reason_of_a_fault_is_documented() -> None:

@@ -81,7 +81,7 @@ def resolve_engine(model: SpeculativeModel, incumbent: Candidate | None, setting
     """Return the engine that the model's candidates run.
 
     Raises `InvalidModelError`: EngineVersionUnknown, EngineUnsupported, or for `engine.extraArgs` ReservedFlag,
-    UnknownFlag, InvalidFlagValue and UnsupportedFlag. What serves already is refused for its version never.
+    UnknownFlag, InvalidFlagValue and UnsupportedFlag. What serves already is never refused for its version.
     """
     engine = model.spec.engine
     check_extra_args(engine.extra_args)
