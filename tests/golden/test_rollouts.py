@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from specmodel.domain.checkpoint import read_config
+from specmodel.domain.preflight import Reading
 from specmodel.reconcile.action import Action, Ask
 from tests.golden.texts import assert_golden
+from tests.support.checkpoints import LLAMA_8B, LLAMA_8B_DRAFTER
 from tests.support.rehearsal import Rehearsal, model_of, rehearse, within
 from tests.support.scripted_cluster import Engine, KilledError
 
@@ -35,6 +38,21 @@ def test_a_challenger_that_waits_for_gpus() -> None:
     rehearsal.cluster.nodes["node-b"] = 2
     rehearsal.run()
     assert_golden("waiting-for-gpus.txt", told(rehearsal))
+
+
+def test_a_drafter_that_does_not_fit_then_one_that_does() -> None:
+    def checkpoints(arguments: list[str]) -> str:
+        drafter = LLAMA_8B_DRAFTER | ({"hidden_size": 5120} if "wide" in " ".join(arguments) else {})
+        read = (read_config(config, source="hf://example/files@main") for config in (LLAMA_8B, drafter))
+        return Reading(target=next(read), drafter=next(read)).to_json()
+
+    given: dict[str, Any] = {"hardware": {"gpusPerReplica": [1]}, "workload": {"concurrency": [1]}}
+    wide = {"uri": "hf://example/wide-eagle3", "onIncompatible": "Fail"}
+    rehearsal = rehearse(model_of(given | {"drafter": wide}), checkpoints=checkpoints)
+    rehearsal.run()
+    edit(rehearsal, given | {"drafter": wide | {"onIncompatible": "Baseline"}}, "onIncompatible becomes Baseline")
+    edit(rehearsal, given, "the drafter becomes one that fits")
+    assert_golden("drafter-that-does-not-fit.txt", told(rehearsal))
 
 
 def test_a_broken_drafter() -> None:

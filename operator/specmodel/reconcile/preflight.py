@@ -98,11 +98,12 @@ def preflight_actions(
     preflight: Preflight, model: SpeculativeModel, candidates: Sequence[Candidate], settings: Settings, now: datetime
 ) -> tuple[list[Action], timedelta | None]:
     """Return what brings an answer about and takes Jobs away that gave theirs, and when to look again."""
-    actions: list[Action] = [
-        Delete(kind="Job", name=job.name, uid=job.uid, why="its answer is in the status, or nobody asks any more")
-        for job in preflight.others
-        if not job.is_being_deleted
-    ]
+    actions: list[Action] = []
+    for job in preflight.others:
+        is_asked = job.digest == preflight.question.digest
+        why = "its answer is in the status" if is_asked else "another question is asked now"
+        if not job.is_being_deleted:
+            actions.append(Delete(kind="Job", name=job.name, uid=job.uid, why=why))
     is_due = preflight.is_pending or (preflight.again_at is not None and now >= preflight.again_at)
     if preflight.job is not None:
         is_open = preflight.is_pending or preflight.is_stored
