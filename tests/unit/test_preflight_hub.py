@@ -169,6 +169,21 @@ async def test_headers_that_hang_leave_what_config_json_says() -> None:
     assert (checkpoint.hidden_size, checkpoint.tensors) == (128, None)
 
 
+async def test_a_tokenizer_that_hangs_leaves_what_the_headers_say() -> None:
+    hub = whole_hub(hangs_at="tokenizer.json")
+    checkpoint = await facts(hub, deadline=0.6)
+    assert checkpoint.tensors is not None
+    assert checkpoint.tokenizer is None
+
+
+async def test_a_tokenizer_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specmodel.preflight.hub.TOKENIZER_MAXIMUM", 100)
+    hub = whole_hub()
+    for size, is_read in ((100, True), (101, False)):
+        hub.files[f"{REPOSITORY}/main/tokenizer.json"] = b" " * size
+        assert ((await facts(hub)).tokenizer is not None) is is_read
+
+
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [

@@ -102,14 +102,21 @@ async def _read(session: aiohttp.ClientSession, place: Place, patience: float) -
     if text is None:
         raise UnreadError(Cause.BROKEN, f"{place.source}: there is no {CONFIG}")
     checkpoint = read_config(parse_json(text, CONFIG, place.source), source=place.source)
+    ends = asyncio.get_running_loop().time() + patience
     try:
-        async with asyncio.timeout(patience):
-            return await _more(session, place, checkpoint)
+        async with asyncio.timeout_at(ends - patience / 4):
+            checkpoint = await _with_headers(session, place, checkpoint)
+        async with asyncio.timeout_at(ends):
+            tokenizer = await _get(session, place, TOKENIZER, TOKENIZER_MAXIMUM + 1, is_part=True)
     except (TimeoutError, aiohttp.ClientError):
         return checkpoint
+    is_whole = tokenizer is not None and len(tokenizer) <= TOKENIZER_MAXIMUM
+    return (
+        replace(checkpoint, tokenizer=read_tokenizer(tokenizer)) if tokenizer is not None and is_whole else checkpoint
+    )
 
 
-async def _more(session: aiohttp.ClientSession, place: Place, checkpoint: Checkpoint) -> Checkpoint:
+async def _with_headers(session: aiohttp.ClientSession, place: Place, checkpoint: Checkpoint) -> Checkpoint:
     index = await _get(session, place, INDEX, INDEX_MAXIMUM)
     files, size = [WEIGHTS], None
     if index is not None:
@@ -118,15 +125,11 @@ async def _more(session: aiohttp.ClientSession, place: Place, checkpoint: Checkp
     headers = await _together(*(_header(session, place, file, gate) for file in files))
     found = [header for header in headers if header is not None]
     if len(found) == len(files):
-        checkpoint = replace(checkpoint, tensors=read_headers(found, source=place.source))
-    elif index is not None:
-        checkpoint = replace(checkpoint, file_bytes=size)
-    else:
-        sizes = [await _size(session, place, file) for file in PICKLES]
-        is_pickle = any(one is not None for one in sizes)
-        checkpoint = replace(checkpoint, is_pickle=is_pickle, file_bytes=sizes[0] or None)
-    tokenizer = await _get(session, place, TOKENIZER, TOKENIZER_MAXIMUM)
-    return checkpoint if tokenizer is None else replace(checkpoint, tokenizer=read_tokenizer(tokenizer))
+        return replace(checkpoint, tensors=read_headers(found, source=place.source))
+    if index is not None:
+        return replace(checkpoint, file_bytes=size)
+    sizes = [await _size(session, place, file) for file in PICKLES]
+    return replace(checkpoint, is_pickle=any(one is not None for one in sizes), file_bytes=sizes[0] or None)
 
 
 async def _together(*works: Any) -> list[Any]:

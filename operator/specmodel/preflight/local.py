@@ -24,6 +24,8 @@ TOKENIZER = "tokenizer.json"
 CONFIG_MAXIMUM = 2**20
 INDEX_MAXIMUM = 32 * 2**20
 TOKENIZER_MAXIMUM = 64 * 2**20
+#: Up to here a tokenizer is parsed as well (260 MiB of memory for 38 MiB of JSON); above, its hash must do.
+TOKENIZER_PARSED = 40 * 2**20
 HEADER_MAXIMUM = 32 * 2**20
 FILES_MAXIMUM = 512
 LENGTH = struct.Struct("<Q")
@@ -52,9 +54,9 @@ def read_checkpoint(path: Path, *, source: str | None = None) -> Checkpoint:
         if pickles:
             sizes = sum(file.stat().st_size for file in pickles)
             checkpoint = replace(checkpoint, is_pickle=True, file_bytes=sizes)
-    if (path / TOKENIZER).is_file():
-        text = _read(path / TOKENIZER, TOKENIZER_MAXIMUM, name)
-        checkpoint = replace(checkpoint, tokenizer=read_tokenizer(text))
+    tokenizer = path / TOKENIZER
+    if tokenizer.is_file() and tokenizer.stat().st_size <= TOKENIZER_MAXIMUM:
+        checkpoint = replace(checkpoint, tokenizer=read_tokenizer(_read(tokenizer, TOKENIZER_MAXIMUM, name)))
     return checkpoint
 
 
@@ -108,6 +110,8 @@ def header_length(prefix: bytes, file: str, source: str) -> int:
 def read_tokenizer(text: bytes) -> Tokenizer:
     """Return what tells a tokenizer.json apart: its hash, and how many entries it has."""
     fingerprint = hashlib.sha256(text).hexdigest()[:HASH_DIGITS]
+    if len(text) > TOKENIZER_PARSED:
+        return Tokenizer(fingerprint=fingerprint)
     try:
         value = json.loads(text)
     except (RecursionError, ValueError):
