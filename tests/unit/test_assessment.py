@@ -196,6 +196,12 @@ def test_speculation_that_drafts_nothing_has_failed() -> None:
     model = small(limit(500), levels=(1,))
     assert judge(model, cell(1, acceptance=still), gamma=3).reason == "SpeculationInactive"
     assert judge(model, cell(1), gamma=3).reason == "SpeculationInactive"
+    # As vLLM counts what a drafter drafts beyond its own positions.
+    useless = judge(
+        model, cell(1, acceptance=AcceptanceCounters(drafts=7, draft_tokens=21, accepted_tokens=0)), gamma=3
+    )
+    assert (useless.verdict, useless.reason) == (Verdict.FAILED, "SpeculationInactive")
+    assert "none of 21 drafted tokens" in useless.message
     assert judge(model, cell(1), gamma=3, has_counters=False).verdict is Verdict.ELIGIBLE
     assert judge(model, cell(1, gamma=3), gamma=3).verdict is Verdict.ELIGIBLE
     assert judge(model, cell(1), gamma=0).verdict is Verdict.ELIGIBLE

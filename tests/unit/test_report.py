@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from specmodel.api.conditions import REASONS, ConditionStatus, ConditionType
 from specmodel.api.model import CandidateStatus, DecisionStatus, ServingStatus, SpeculativeModelStatus
+from specmodel.domain.assessment import Verdict
 from specmodel.reconcile.action import Key, Outcome, Plan, UnreadableModel
 from specmodel.reconcile.events import events
 from specmodel.reconcile.report import pod_selector, report, report_invalid, report_unreadable
@@ -57,6 +59,23 @@ def test_an_invalid_spec_keeps_what_was_known_and_what_serves() -> None:
     assert status_of(status, ConditionType.AVAILABLE) == (ConditionStatus.TRUE, "Serving")
     assert status_of(status, ConditionType.WITHIN_SLA) == (ConditionStatus.TRUE, "WithinLimits")
     assert status.serving == situation.model.status.serving
+
+
+def test_a_drafter_that_drafted_in_vain_is_named_where_the_baseline_serves_in_its_place() -> None:
+    situation = situation_of(served())
+    decision = situation.decision
+    useless = [
+        replace(each, verdict=Verdict.FAILED, reason="SpeculationInactive", message="none of 21 drafted tokens")
+        if each.candidate.speculative_tokens
+        else each
+        for each in decision.assessments
+    ]
+    (baseline,) = [each.candidate for each in useless if not each.candidate.speculative_tokens]
+    changed = replace(situation, incumbent=baseline, decision=replace(decision, assessments=tuple(useless)))
+    status = report(changed, Plan(), Outcome())
+    assert status_of(status, ConditionType.SPECULATION_ACTIVE) == (ConditionStatus.FALSE, "SpeculationInactive")
+    plain = report(replace(situation, incumbent=baseline), Plan(), Outcome())
+    assert status_of(plain, ConditionType.SPECULATION_ACTIVE) == (ConditionStatus.FALSE, "NoDrafter")
 
 
 def test_reconciling_and_stalled_are_there_only_while_true() -> None:

@@ -209,8 +209,8 @@ REASONS: dict[str, Reason] = _reasons(
     ),
     (
         "SpeculationInactive",
-        "Speculation is configured but the engine drafted nothing.",
-        "Check the drafter and the engine's log.",
+        "Speculation is configured but the engine drafted nothing, or accepted none of what it drafted.",
+        "Use a drafter trained for the model, with max_position_embeddings above the workload's prompts and answers.",
     ),
     ("CellsMissing", "Cells that the workload asks for are not measured yet.", "Wait."),
     (

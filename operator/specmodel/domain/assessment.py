@@ -609,12 +609,15 @@ def _candidates_reason(reason: str, message: str) -> tuple[str, str]:
 def _speculation(
     figures: Assessment, measured: Measurement, levels: _Levels, _: SpeculativeModelSpec
 ) -> Assessment | None:
-    if figures.candidate.speculative_tokens == 0 or not levels.cells or figures.mean_acceptance_length is not None:
+    is_active = figures.mean_acceptance_length is not None and figures.acceptance_rate != 0
+    if figures.candidate.speculative_tokens == 0 or not levels.cells or is_active:
         return None
     counts = [cell.acceptance for cell in levels.cells.values() if cell.acceptance is not None]
     if not counts and not measured.has_counters:
         return None
+    drafted = sum(count.draft_tokens for count in counts)
     text = "the engine drafted nothing" if counts else "the engine has no speculation counters"
+    text = f"none of {drafted} drafted tokens was accepted" if drafted else text
     message = f"γ={figures.candidate.speculative_tokens} is configured, but {text} over {len(levels.cells)} cells"
     return replace(figures, verdict=Verdict.FAILED, reason="SpeculationInactive", message=message)
 

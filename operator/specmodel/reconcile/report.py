@@ -278,6 +278,10 @@ def _speculation(situation: Situation) -> Finding:
     if candidate is None:
         return finding(UNKNOWN, "NothingServes", "No revision serves yet.")
     if not candidate.speculative_tokens:
+        inactive = [each for each in situation.decision.assessments if each.reason == "SpeculationInactive"]
+        if inactive:
+            one = inactive[0]
+            return finding(FALSE, one.reason, f"{one.candidate.shape}: {one.message}; what serves has no drafter.")
         return finding(FALSE, "NoDrafter", "The serving candidate has no drafter.")
     assessment = situation.decision.assessment_of(candidate)
     rate = assessment.acceptance_rate if assessment is not None else None
