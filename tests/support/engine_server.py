@@ -31,6 +31,8 @@ class EngineServer:
     fails_every: int = 0
     #: From this request on nothing is answered; None for never.
     stalls_from: int | None = None
+    #: From this request on completions get 500 and /health 503, as of a vLLM whose dead engine shuts down.
+    dies_at: int | None = None
     #: Before this request the process "restarts": counters begin anew.
     restarts_at: int | None = None
     short_by: int = 0
@@ -50,6 +52,14 @@ class EngineServer:
 
     async def say_version(self, _: web.Request) -> web.Response:
         return web.json_response(self.version) if self.version else web.Response(status=404)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it died at one of its requests."""
+        return self.dies_at is not None and len(self.requests) >= self.dies_at
+
+    async def say_health(self, _: web.Request) -> web.Response:
+        return web.Response(status=503 if self.is_dead else 200)
 
     async def metrics(self, _: web.Request) -> web.Response:
         if self.metrics_text is not None:
@@ -76,6 +86,8 @@ class EngineServer:
             self.born += 100
         if self.stalls_from is not None and number >= self.stalls_from:
             await asyncio.sleep(3600)
+        if self.is_dead:
+            return web.json_response({"error": {"message": "EngineCore encountered an issue"}}, status=500)
         if self.fails_every and number % self.fails_every == 0:
             return web.json_response({"error": {"message": "broken on purpose"}}, status=500)
         self.concurrent += 1
@@ -122,6 +134,7 @@ async def serving(engine: EngineServer) -> AsyncIterator[EngineServer]:
         [
             web.get("/v1/models", engine.models),
             web.get("/version", engine.say_version),
+            web.get("/health", engine.say_health),
             web.get("/metrics", engine.metrics),
             web.post("/v1/completions", engine.complete),
             web.post("/v1/chat/completions", engine.complete),

@@ -181,6 +181,14 @@ async def test_a_model_that_is_not_served_is_named_with_those_that_are(tmp_path:
     assert "another" in run.status["progress"]["message"]
 
 
+async def test_an_engine_that_dies_at_the_first_request_is_not_taken_for_one_that_serves_another_model(
+    tmp_path: Path,
+) -> None:
+    run = run_of(cell(1))
+    assert await carry_out(run, EngineServer(dies_at=1), tmp_path) == "TargetUnreachable"
+    assert "EngineCore encountered an issue" in run.status["progress"]["message"]
+
+
 async def test_failed_requests_are_counted_and_a_cell_without_any_completed_one_is_a_failure(tmp_path: Path) -> None:
     run, engine = run_of(cell(1, requests=9)), EngineServer(fails_every=5)
     assert await carry_out(run, engine, tmp_path) == "Complete"

@@ -146,11 +146,16 @@ class TargetServer:
         return Words(tokens_per_word=rate, tokens_before=short.prompt_tokens - rate * few)
 
     async def _must_still_answer(self, problem: str) -> None:
-        """Raise TargetUnreachableError when nothing answers any more: an engine may die at its first request."""
+        """Raise TargetUnreachableError when nothing answers any more: an engine may die at its first request.
+
+        A vLLM whose engine is dead answers 503 until it has shut down.
+        """
         try:
-            await self._get("/health")
+            status, _ = await self._get("/health")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise TargetUnreachableError(f"{self.url} stopped answering after its first requests: {problem}") from error
+        if status >= 500:
+            raise TargetUnreachableError(f"{self.url} is not healthy any more after its first requests: {problem}")
 
     async def _try(self, prompt: Prompt) -> RequestRecord:
         load = Load(url=self.url, model=self.model, concurrency=1, temperature=0.0, output_tokens=2, ignore_eos=False)

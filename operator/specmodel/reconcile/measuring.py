@@ -31,8 +31,9 @@ BACKOFF_FIRST = timedelta(seconds=10)
 BACKOFF_MAXIMUM = timedelta(minutes=5)
 #: A Job that ended without a word is given this long beyond its deadline, then the attempt counts as failed.
 SILENCE = timedelta(minutes=3)
-#: A Job may notice a dead engine before the kubelet tells of it: an outcome is not judged before that.
-KUBELET_LAG = timedelta(seconds=10)
+#: A Job may notice a dead engine before the kubelet tells of it: an outcome is not judged before that. A real vLLM was
+#: seen to take 9 s from its first 500 to a container started anew.
+KUBELET_LAG = timedelta(seconds=30)
 #: Outcomes that no further attempt would change.
 FINAL_OUTCOMES = frozenset({"DeadlineExceeded", "ModelNotServed", "InvalidRun"})
 #: Kinds of a run's own objects beside the Job, in the order in which they are made.
