@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,33 @@ async def test_a_claim_is_read_from_its_mount_and_called_by_its_uri(tmp_path: Pa
     missing = await read("pvc://models/a/c", "main", tmp_path, {})
     assert isinstance(missing, Unread)
     assert (missing.cause, missing.message[:18]) == (Cause.MISSING, "pvc://models/a/c: ")
+
+
+#: Names are looked up without end, as where a firewall drops every packet.
+LOST = """
+import runpy, socket, sys, time
+from specmodel.preflight import hub
+socket.getaddrinfo = lambda *_, **__: time.sleep(600)
+hub.read_checkpoint.__kwdefaults__["deadline"] = 0.5
+sys.argv = ["preflight", "--model", "hf://org/target"]
+runpy.run_module("specmodel.preflight", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_the_job_ends_where_every_packet_is_lost() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    operator = str(Path(__file__).parents[2] / "operator")
+    done = subprocess.run(
+        [sys.executable, "-c", LOST],
+        env=environment | {"PYTHONPATH": operator},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    target = reading_from_json(done.stdout.strip()).target
+    assert isinstance(target, Unread)
+    assert target.cause is Cause.UNREACHABLE
 
 
 def test_the_job_writes_one_line_that_the_operator_reads(

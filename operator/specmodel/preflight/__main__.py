@@ -31,11 +31,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--drafter-revision", default="main", help="branch, tag or commit on the hub")
     parser.add_argument("--weights", type=Path, default=Path("/weights"), help="where claims are mounted, by name")
     options = parser.parse_args(arguments)
-    line = asyncio.run(_read(options)).to_json()
+    line = _run(options).to_json()
     print(line)  # noqa: T201 — the answer, for people who read the Job's log
     if TERMINATION_MESSAGE.exists():
         TERMINATION_MESSAGE.write_text(line, encoding="ascii")
     return 0
+
+
+def _run(options: argparse.Namespace) -> Reading:
+    """Read, and wait for no thread afterwards: where packets are lost, a name may be looked up for minutes."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(_read(options))
+    finally:
+        loop.close()
 
 
 async def _read(options: argparse.Namespace) -> Reading:
@@ -47,4 +56,6 @@ async def _read(options: argparse.Namespace) -> Reading:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # not sys.exit, which would wait for the threads
