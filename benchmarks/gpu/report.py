@@ -1,4 +1,4 @@
-"""Write the report of a GPU run from its raw results: report.py DIR > DIR/README.md
+"""Write the report of a GPU run from its raw results: report.py DIR > DIR/README.md.
 
 Every figure is computed here from the files in DIR; the words around them say under which conditions they hold. The
 table that the replay engine ships (same shapes, another day, `vllm bench serve`) is compared cell by cell.
@@ -6,6 +6,7 @@ table that the replay engine ships (same shapes, another day, `vllm bench serve`
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -236,7 +237,7 @@ def _overhead(folder: Path, runs: Sequence[Json]) -> str:
     )
     decided = [
         (datetime.fromisoformat(after["time"]) - datetime.fromisoformat(before["time"])).total_seconds()
-        for before, after in zip(events, events[1:], strict=False)
+        for before, after in itertools.pairwise(events)
         if before["event"] == "outcome" and after["event"] == "decided"
     ]
     return (
