@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specmodel.domain.checkpoint import Checkpoint, read_config, read_headers
-from specmodel.domain.memory import GIB, PRODUCT_GIB, Limits, Load, estimate, limits_of, misfit
+from specmodel.domain.memory import GIB, PRODUCT_GIB, UTILIZATION, Limits, Load, estimate, limits_of, misfit
 from specmodel.domain.settings import H100_PRODUCTS
 from tests.support.checkpoints import (
     LLAMA_8B,
@@ -61,6 +61,34 @@ def test_the_estimated_cache_is_within_one_percent_of_the_real_one(
     need = estimate(made(LLAMA_8B, headers=headers), drafter, load)
     tokens = need.tokens(PRODUCT_GIB["NVIDIA-H200"] * 0.8 * GIB)
     assert tokens == pytest.approx(blocks * 16, rel=0.01)
+
+
+#: What vLLM 0.25.1 said at its start on H200s with its default utilization, in the run of
+#: benchmarks/results/h200-2026-11-30 (--max-model-len 4096 --max-num-seqs 64 --load-format dummy): (weights, GPUs, γ,
+#: "Model loading took" in GiB, "Available KV cache memory" in GiB, "GPU KV cache size" in tokens).
+LOGGED = [
+    ("None", 1, 0, 15.0, 112.28, 919_824),
+    ("None", 1, 3, 15.58, 111.12, 882_672),
+    ("None", 2, 0, 7.54, 119.93, 1_964_896),
+    ("None", 2, 3, 7.9, 119.23, 1_894_176),
+    ("FP8", 1, 0, 8.54, 118.71, 972_496),
+    ("FP8", 1, 3, 9.12, 117.58, 934_000),
+    ("FP8", 2, 0, 4.31, 123.16, 2_017_760),
+    ("FP8", 2, 3, 4.68, 122.63, 1_948_336),
+]
+
+
+@pytest.mark.parametrize("logged", LOGGED, ids=lambda logged: "-".join(map(str, logged[:3])))
+def test_every_term_is_near_what_the_engine_said_at_its_start(logged: tuple[str, int, int, float, float, int]) -> None:
+    weights, gpus, gamma, loaded, available, tokens = logged
+    need = estimate(
+        made(LLAMA_8B), made(LLAMA_8B_DRAFTER) if gamma else None, Load(gpus_per_replica=gpus, weights=weights)
+    )
+    assert need.weights is not None
+    usable = PRODUCT_GIB["NVIDIA-H200"] * UTILIZATION
+    assert (need.weights + need.drafter) / GIB == pytest.approx(loaded, abs=0.25)
+    assert usable - need.fixed / GIB == pytest.approx(available, rel=0.01)
+    assert need.tokens(usable * GIB) == pytest.approx(tokens, rel=0.01)
 
 
 def test_the_weights_of_70_billion_in_8_bits_are_those_that_vllm_loaded() -> None:
