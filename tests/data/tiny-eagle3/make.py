@@ -268,7 +268,7 @@ def main(folder: Path) -> None:
     config = LlamaConfig(**shape, num_hidden_layers=LAYERS, dtype="bfloat16", initializer_range=0.04)
     target = LlamaForCausalLM(config).float()
     train("target", list(target.parameters()), lambda: target_loss(target, batch(tokenizer, chance, BATCH, LENGTH)))
-    target.to(torch.bfloat16).save_pretrained(folder / "target")
+    target.to(torch.bfloat16).save_pretrained(folder / "target", max_shard_size="800KB")  # files below a megabyte
     target.float().eval()
 
     counts = torch.bincount(batch(tokenizer, chance, 64, 512).flatten(), minlength=VOCABULARY).float()
