@@ -24,7 +24,7 @@ test: ## Everything: checks, unit tests, simulations, and the scenarios on a rea
 e2e: setup ## The scenarios alone, on the cluster of KUBECONFIG or a local one
 	@tools/with-cluster.sh .venv/bin/python -m pytest -v -m "cluster and not engine"
 
-engine: setup ## A real vLLM on CPUs with a real EAGLE3 pair: measured, promoted, at fault (8 GB disk, 6 GB memory free)
+engine: setup ## A real vLLM on CPUs with a real EAGLE3 pair: measured, promoted, at fault (10 GB disk, 6 GB memory free)
 	@tools/engine.sh
 
 rest: setup ## Ten minutes at rest: count the operator's writes in the audit log

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.cluster import build, clients, gpus, paths
+from tests.cluster import build, clients, gpus, images, paths
 from tests.cluster.clients import Access
 from tests.cluster.faults import ClusterError, say
 from tests.cluster.paths import HERE, REPOSITORY
@@ -99,7 +99,9 @@ def provide(name: str, image: str, reference: str) -> None:
     containerfile = REPOSITORY / "images" / image / "Containerfile"
     if not containerfile.exists():
         raise ClusterError(f"there is no {containerfile}")
-    command = ["docker", "build", "--quiet", "--file", str(containerfile), "--tag", reference, str(REPOSITORY)]
+    packages = images.packages_of(image)
+    more = [] if packages is None else [f"--build-context=packages={packages}"]
+    command = ["docker", "build", "--quiet", "--file", str(containerfile), "--tag", reference, *more, str(REPOSITORY)]
     done = clients.try_command(command, seconds=IMAGE_SECONDS)
     if done.returncode != 0:
         raise ClusterError(f"{' '.join(command)} failed\n{done.stderr.strip()[-4000:]}")
