@@ -74,6 +74,9 @@ def _reserved() -> dict[str, str]:
 #: Flags that `engine.extraArgs` may not hold, in every spelling, and what a user sets instead.
 RESERVED_FLAGS: dict[str, str] = _reserved()
 
+#: May be set, but not to `dummy`: nothing that serves has random weights.
+LOAD_FORMAT = "--load-format"
+
 _VERSION_TAG = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)$")
 
 
@@ -138,6 +141,13 @@ def check_extra_args(extra_args: Sequence[str]) -> None:
         instead = RESERVED_FLAGS.get(flag) or RESERVED_FLAGS.get(f"--{flag.removeprefix('--no-')}")
         if instead is not None:
             raise _owned(index, argument, instead)
+        following = extra_args[index + 1] if index + 1 < len(extra_args) else ""
+        if flag == LOAD_FORMAT and "dummy" in (argument.partition("=")[2], following):
+            message = (
+                f"spec.engine.extraArgs[{index}]: {argument!r} would serve random weights: leave it out; "
+                "`specmodel try --load-format dummy` measures speed with them"
+            )
+            raise InvalidModelError("ReservedFlag", message)
 
 
 def check_flags(release: Release, version: str, extra_args: Sequence[str], *, with_drafter: bool) -> None:

@@ -35,6 +35,7 @@ def _cause(pattern: str, words: str) -> _Cause:
 CAUSES = (
     _cause(
         r"bus error|no space left on device.*?/dev/shm|/dev/shm.*?no space left|insufficient shared memory"
+        r"|insufficient space in /dev/shm"
         r"|error while creating shared memory|unable to (?:open|allocate) shared memory|shm_open",
         "Its processes ran out of shared memory (/dev/shm): a pod needs an emptyDir of medium Memory there, of 2 GiB "
         "or more for tensor parallelism; outside a cluster enlarge /dev/shm.",
@@ -42,8 +43,8 @@ CAUSES = (
     _cause(
         r"nccl.*?(?:system error|unhandled|internal error|invalid usage|remote|timed? ?out|error)",
         "NCCL could not connect its GPUs: with tensor parallelism they must reach one another. Usual causes: too "
-        "little /dev/shm, peer access refused by a virtual machine (NCCL_P2P_DISABLE=1 tells), GPUs of different "
-        "kinds. NCCL_DEBUG=INFO in engine.env has it say which.",
+        "little /dev/shm, a network interface that is not there (NCCL_SOCKET_IFNAME), peer access refused by a virtual "
+        "machine (NCCL_P2P_DISABLE=1 tells), GPUs of different kinds. NCCL_DEBUG=INFO in engine.env has it say which.",
     ),
     _cause(
         r"cuda out of memory|torch\.(?:cuda\.)?outofmemoryerror",

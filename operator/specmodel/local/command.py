@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import shlex
 import shutil
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from specmodel import __version__
-from specmodel.api.model import SpeculativeModel
+from specmodel.api.model import DrafterMethod, OnIncompatible, SpeculativeModel
 from specmodel.bench.prompts import PromptsError, read_prompts
 from specmodel.cli.answer import OUTPUTS, rendered, status_of
 from specmodel.cli.manifest import read_model, read_written
@@ -34,6 +35,7 @@ from specmodel.domain.decision import Decision
 from specmodel.domain.engine import resolve_engine
 from specmodel.domain.invalid import InvalidModelError
 from specmodel.domain.measurement import workload_digest
+from specmodel.domain.preflight import Policy, Reading, judge
 from specmodel.domain.settings import Settings
 from specmodel.local.advice import recommended
 from specmodel.local.devices import Machine, find_machine
@@ -41,6 +43,7 @@ from specmodel.local.engine import kill_leftovers
 from specmodel.local.session import Session, Setup
 from specmodel.local.store import Store
 from specmodel.manifests.engine_arguments import CLAIM, HUB, Paths
+from specmodel.preflight.read import read
 
 EXIT_FAULT = 1
 EXIT_INPUT = 2
@@ -245,13 +248,17 @@ def _candidates(
     """Return the operator's own candidates, with this machine's engine. Raises `InputError`, `InvalidModelError`."""
     settings = Settings()
     chosen = resolve_engine(model, None, settings)
+    # The flags must be those of the engine that is here.
+    engine = model.spec.engine.model_copy(update={"version": version})
+    here = model.model_copy(update={"spec": model.spec.model_copy(update={"engine": engine})})
+    image = resolve_engine(here, None, settings).image
     if chosen.version != version:
         print(
             f"specmodel try: the manifest's engine is {chosen.version}, this machine has vLLM {version}: "
             f"figures are of {version}",
             file=sys.stderr,
         )
-    candidates = enumerate_candidates(model, EngineChoice(image=chosen.image, version=version), settings)
+    candidates = enumerate_candidates(model, EngineChoice(image=image, version=version), settings)
     products = candidates[0].gpu_products
     if not machine.is_cpu and machine.product not in products:
         raise InputError(
@@ -337,6 +344,8 @@ async def _run(setup: Setup, written: dict[str, Any], output: str) -> int:
     setup.store.note("start", candidates=len(setup.candidates), devices=list(setup.machine.devices))
     where = "this CPU" if setup.machine.is_cpu else f"{len(setup.machine.devices)} × {setup.machine.product}"
     _say(f"{len(setup.candidates)} candidates on {where}; results in {setup.store.folder}")
+    if not await _preflight(session):
+        return EXIT_INPUT
     working = asyncio.create_task(session.run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -352,7 +361,43 @@ async def _run(setup: Setup, written: dict[str, Any], output: str) -> int:
         live.cancel()
         await asyncio.gather(live, return_exceptions=True)
     setup.store.note("decided", reason=decision.reason)
-    return _print(setup, written, decision, output)
+    return _print(session.setup, written, decision, output)
+
+
+async def _preflight(session: Session) -> bool:
+    """Read the checkpoints and keep off what they rule out; return False, having said why, when nothing may start."""
+    setup = session.setup
+    model, drafter = setup.model, setup.model.spec.drafter
+    has_drafter = drafter is not None and drafter.method is not DrafterMethod.NONE
+    environment = {**os.environ, **{one.name: one.value for one in model.spec.engine.env}}
+    nowhere = Path("/nonexistent")
+    target = await read(_uri(setup.paths.model, model.spec.model.uri), model.spec.model.revision, nowhere, environment)
+    fitted = None
+    if has_drafter and drafter is not None and drafter.uri is not None and setup.paths.drafter is not None:
+        uri = _uri(setup.paths.drafter, drafter.uri)
+        fitted = await read(uri, drafter.revision or "main", nowhere, environment)
+    policy = Policy(
+        has_drafter=has_drafter,
+        fails_when_incompatible=drafter is not None and drafter.on_incompatible is OnIncompatible.FAIL,
+        products=frozenset() if setup.machine.is_cpu else frozenset({setup.machine.product}),
+    )
+    judgement = judge(Reading(target=target, drafter=fitted), setup.candidates, policy, proven=())
+    status, reason, message = judgement.drafter
+    _say(f"DrafterCompatible: {status.value} ({reason}): {message}")
+    refused = dict(judgement.refused)
+    if setup.machine.is_cpu:  # its memory is not a GPU's
+        refused = {digest: why for digest, why in refused.items() if why[0] != "DoesNotFit"}
+    session.setup = replace(setup, refused=refused)
+    stalled = judgement.stalled
+    if stalled is None or (setup.machine.is_cpu and stalled[0] == "DoesNotFit"):
+        return True
+    print(f"specmodel try: {stalled[0]}: {stalled[1]}", file=sys.stderr)
+    return False
+
+
+def _uri(path: str, uri: str) -> str:
+    """Return what is to be read: the folder on this machine, where one is given."""
+    return path if Path(path).is_absolute() else uri
 
 
 def _stop(working: asyncio.Task[Decision], stopped: list[int], number: signal.Signals) -> None:

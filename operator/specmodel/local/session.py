@@ -63,6 +63,8 @@ class Setup:
     #: (first batch size, last batch size, γ): the engine chooses γ by how many requests it has.
     schedule: tuple[tuple[int, int, int], ...] = ()
     side_by_side: bool = True
+    #: Why a candidate is not started, (reason, message) by digest: what its checkpoints say.
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -101,6 +103,9 @@ class Session:
         measurements: dict[str, Measurement] = {}
         for candidate in setup.candidates:
             measured = gather(candidate.digest, [run for run in runs if run.candidate == candidate.digest])
+            refused = setup.refused.get(candidate.digest)
+            if refused is not None and (measured is None or not measured.cells):
+                measured = Measurement(candidate=candidate.digest, cells=(), failure=refused)
             fault = self.faults.get(candidate.digest)
             if measured is not None:
                 measurements[candidate.digest] = measured if fault is None else replace(measured, fault=fault)
@@ -162,7 +167,7 @@ class Session:
             return await self._loaded(engine, run, record)
         except EngineFailedError as error:
             words = explain(engine.log_end()) if engine is not None else ""
-            return Outcome(name=error.reason, message=f"{error.message}. {words}".strip())
+            return Outcome(name=error.reason, message=f"{error.message}: {words}" if words else error.message)
         finally:
             if engine is not None:
                 await _uncancelled(engine.stop(STOP_SECONDS))

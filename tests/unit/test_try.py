@@ -1,0 +1,274 @@
+"""`specmodel try` with real processes: the program itself, and the replay engine in vLLM's place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specmodel.cli.manifest import read_model
+from specmodel.local.engine import MARK
+
+ROOT = Path(__file__).parents[2]
+REPLAY = f"{sys.executable} -m specmodel_replay"
+PATIENCE = 120
+
+
+def manifest(*, levels: Sequence[int] = (1,), **changes: Any) -> dict[str, Any]:
+    """Return a model with two candidates that are measured in seconds."""
+    spec: dict[str, Any] = {
+        "model": {"uri": "hf://example/target"},
+        "drafter": {"uri": "hf://example/drafter", "speculativeTokens": [3]},
+        "hardware": {"gpusPerReplica": [1]},
+        "engine": {
+            "version": "0.25.1",
+            "env": [
+                {"name": "SPECMODEL_REPLAY_FAULT", "value": "slow:0.05"},
+                {"name": "SPECMODEL_REPLAY_STARTUP_SECONDS", "value": "0"},
+            ],
+        },
+        "workload": {"concurrency": list(levels), "requestsPerCell": {"min": 6, "max": 12}},
+        "sla": {
+            "limits": [{"metric": "E2ELatency", "percentile": 50, "maxMilliseconds": 1000}],
+            "confidencePercent": 0,
+        },
+    }
+    return {
+        "apiVersion": "specmodel.dev/v1alpha1",
+        "kind": "SpeculativeModel",
+        "metadata": {"name": "tried"},
+        "spec": spec | changes,
+    }
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    """Return the command line for the manifest in a folder."""
+    return [
+        sys.executable, "-m", "specmodel", "try", "-f", str(folder / "model.yaml"),
+        "--results", str(folder / "results"), "--devices", "cpu", "--vllm", REPLAY, *more,
+    ]  # fmt: skip
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return an environment in which neither the hub nor a proxy is asked."""
+    paths = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "images" / "replay")])
+    return {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", **more}
+
+
+def run(
+    folder: Path, *more: str, model: dict[str, Any] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Write the manifest, run the command to its end and return what it printed."""
+    (folder / "model.yaml").write_text(yaml.safe_dump(model or manifest()), encoding="utf-8")
+    return subprocess.run(
+        command(folder, *more),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=environment(**variables),
+    )
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """Return what the sessions wrote down."""
+    path = folder / "results" / "sessions.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def engines(folder: Path) -> list[int]:
+    """Return the processes that work for a results folder."""
+    mark = f"{MARK}={(folder / 'results').resolve()}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a run that has finished one cell, of engines slow enough to be caught at work."""
+    slow = manifest(levels=[1, 2])
+    slow["spec"]["engine"]["env"][0]["value"] = "slow:0.3"
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(slow), encoding="utf-8")
+    process = subprocess.Popen(
+        command(tmp_path), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not any(one["event"] == "cell" for one in events(tmp_path)):
+        assert time.monotonic() < deadline, "no cell was finished"
+        assert process.poll() is None, "it ended before a cell was finished"
+        time.sleep(0.1)
+    yield process
+    process.kill()
+    process.wait(timeout=PATIENCE)
+
+
+def wait_until_gone(folder: Path) -> None:
+    """Fail unless no engine is left within a minute."""
+    deadline = time.monotonic() + 60
+    while engines(folder):
+        assert time.monotonic() < deadline, f"still there: {engines(folder)}"
+        time.sleep(0.1)
+
+
+def test_every_candidate_is_measured_one_is_recommended_and_a_second_start_measures_nothing(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "*  1 GPU γ=3" in done.stdout
+    assert "(replayed, not a GPU)" in done.stdout
+    assert "measured on a CPU: the figures say nothing of a GPU" in done.stderr
+    advice = tmp_path / "results" / "recommended.yaml"
+    spec = read_model(advice).spec
+    assert spec.drafter is not None
+    assert (spec.hardware.gpus_per_replica, spec.drafter.speculative_tokens) == ([1], [3])
+    requests = [
+        line for path in (tmp_path / "results" / "requests").iterdir() for line in path.read_text().splitlines()
+    ]
+    assert len(requests) == 2 * 6
+    started = [one for one in events(tmp_path) if one["event"] == "engine"]
+    again = run(tmp_path)
+    assert again.returncode == 0
+    assert [one for one in events(tmp_path) if one["event"] == "engine"] == started
+    assert again.stdout == done.stdout
+    assert engines(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_told_to_stop_it_leaves_no_process_keeps_finished_cells_and_a_second_start_goes_on(
+    tmp_path: Path, begun: subprocess.Popen[bytes], number: signal.Signals
+) -> None:
+    assert engines(tmp_path)
+    begun.send_signal(number)
+    assert begun.wait(timeout=60) == 128 + number
+    assert engines(tmp_path) == []
+    kept = [(one["run"], one["concurrency"]) for one in events(tmp_path) if one["event"] == "cell"]
+    done = subprocess.run(
+        command(tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment()
+    )
+    assert done.returncode == 0, done.stderr
+    measured = [(one["run"], one["concurrency"]) for one in events(tmp_path) if one["event"] == "cell"]
+    assert measured[: len(kept)] == kept
+    assert len(measured) == len(set(measured)) == 4
+
+
+def test_killed_without_a_word_it_takes_its_engine_with_it(tmp_path: Path, begun: subprocess.Popen[bytes]) -> None:
+    assert engines(tmp_path)
+    begun.kill()
+    begun.wait(timeout=60)
+    wait_until_gone(tmp_path)
+
+
+def test_an_engine_that_does_not_start_is_a_failed_candidate_with_its_own_words(tmp_path: Path) -> None:
+    model = manifest()
+    fault = "slow:0.05;example/drafter=die-at-start:ValueError: no drafter of that name"
+    model["spec"]["engine"]["env"][0]["value"] = fault
+    done = run(tmp_path, model=model)
+    assert done.returncode == 0, done.stderr
+    assert "1 GPU γ=3         Failed" in done.stdout
+    assert "ValueError: no drafter of that name" in done.stderr
+
+
+def test_an_engine_that_dies_at_its_first_request_is_a_failed_candidate(tmp_path: Path) -> None:
+    model = manifest()
+    fault = "slow:0.05;example/drafter=die-at-first-request:TypeError: launch() missing 1 argument"
+    model["spec"]["engine"]["env"][0]["value"] = fault
+    done = run(tmp_path, model=model)
+    assert done.returncode == 0, done.stderr
+    assert "The engine died under load: TypeError: launch() missing 1 argument" in done.stderr
+    assert "*  1 GPU no drafter" in done.stdout
+
+
+def test_speculation_that_does_nothing_is_not_recommended_as_speculation(tmp_path: Path) -> None:
+    model = manifest()
+    model["spec"]["engine"]["env"][0]["value"] = "slow:0.05;example/drafter=speculation-inactive"
+    done = run(tmp_path, model=model)
+    assert done.returncode == 0, done.stderr
+    assert "*  1 GPU no drafter" in done.stdout
+    assert "SpeculationInactive" in done.stdout
+
+
+def test_figures_of_other_conditions_are_never_mixed(tmp_path: Path) -> None:
+    assert run(tmp_path).returncode == 0
+    other = run(tmp_path, "--load-format", "dummy")
+    assert other.returncode == 2
+    assert "conditions.json: loadFormat: what is there was measured with 'auto', this start has 'dummy'" in other.stderr
+
+
+def test_nobody_within_the_limits_is_exit_code_3(tmp_path: Path) -> None:
+    model = manifest(
+        sla={"limits": [{"metric": "E2ELatency", "percentile": 50, "maxMilliseconds": 1}], "confidencePercent": 0}
+    )
+    done = run(tmp_path, model=model)
+    assert done.returncode == 3
+    assert "nearest miss" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--devices", "gpu"], "--devices: 'gpu' must be auto, cpu, cpu:PARTS, or GPU indices such as 0,1"),
+        (["--vllm", "no-such-program"], "--vllm: there is no program 'no-such-program'"),
+        (["--model", "/"], "--model: / holds no config.json"),
+        (["--prompts", "/dev/null"], "--prompts: the manifest's workload.dataset is synthetic"),
+    ],
+)
+def test_bad_arguments_are_refused_in_words_before_anything_starts(
+    tmp_path: Path, more: Sequence[str], said: str
+) -> None:
+    done = run(tmp_path, *more)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "results" / "sessions.jsonl").exists()
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> dict[str, str]:
+    """Return variables with an nvidia-smi of two H200s on the PATH."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    program = place / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, NVIDIA H200, 143771, 580.1'\necho '1, NVIDIA H200, 143771, 580.1'\n")
+    program.chmod(0o755)
+    return {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_gpus_of_a_product_that_the_manifest_does_not_allow_are_refused(tmp_path: Path, gpus: dict[str, str]) -> None:
+    done = run(tmp_path, "--devices", "auto", **gpus)
+    assert done.returncode == 2
+    assert "this machine has NVIDIA-H200: set gpuProducts: [NVIDIA-H200] to measure on it" in done.stderr
+
+
+def test_two_candidates_with_one_gpu_run_side_by_side_each_on_its_own(tmp_path: Path, gpus: dict[str, str]) -> None:
+    model = manifest(hardware={"gpusPerReplica": [1], "gpuProducts": ["NVIDIA-H200"]})
+    done = run(tmp_path, "--devices", "auto", model=model, **gpus)
+    assert done.returncode == 0, done.stderr
+    order = [one["event"] for one in events(tmp_path)]
+    assert order.index("stopped") > [at for at, event in enumerate(order) if event == "engine"][1]
+    assert [one["devices"] for one in events(tmp_path) if one["event"] == "engine"] == [[0], [1]]
+    assert "measured by `specmodel try` on NVIDIA-H200" in (tmp_path / "results" / "recommended.yaml").read_text()
+
+
+def test_pretended_acceptance_and_random_weights_reach_the_engine_and_are_said(tmp_path: Path) -> None:
+    done = run(tmp_path, "--load-format", "dummy", "--synthetic-acceptance", "3=35.5")
+    assert done.returncode == 0, done.stderr
+    started = [one["command"] for one in events(tmp_path) if one["event"] == "engine"]
+    assert all(line[line.index("--load-format") + 1] == "dummy" for line in started)
+    speculation = json.loads(started[1][started[1].index("--speculative-config") + 1])
+    assert speculation["rejection_sample_method"] == "synthetic"
+    assert speculation["synthetic_acceptance_length"] == pytest.approx(1 + 3 * 0.355)
+    assert "acceptance is pretended (35.5 % at γ=3), not a drafter's" in done.stderr
+    assert "random weights" in done.stderr
