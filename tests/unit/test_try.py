@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(
-    folder: Path, *more: str, model: dict[str, Any] | None = None, **variables: str
+    folder: Path, *more: str, model: dict[str, Any] | None = None, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Write the manifest, run the command to its end and return what it printed."""
     (folder / "model.yaml").write_text(yaml.safe_dump(model or manifest()), encoding="utf-8")
@@ -75,7 +75,7 @@ def run(
         text=True,
         timeout=PATIENCE,
         check=False,
-        env=environment(**variables),
+        env=environment(**(variables or {})),
     )
 
 
@@ -247,14 +247,14 @@ def gpus(tmp_path: Path) -> dict[str, str]:
 
 
 def test_gpus_of_a_product_that_the_manifest_does_not_allow_are_refused(tmp_path: Path, gpus: dict[str, str]) -> None:
-    done = run(tmp_path, "--devices", "auto", **gpus)
+    done = run(tmp_path, "--devices", "auto", variables=gpus)
     assert done.returncode == 2
     assert "this machine has NVIDIA-H200: set gpuProducts: [NVIDIA-H200] to measure on it" in done.stderr
 
 
 def test_two_candidates_with_one_gpu_run_side_by_side_each_on_its_own(tmp_path: Path, gpus: dict[str, str]) -> None:
     model = manifest(hardware={"gpusPerReplica": [1], "gpuProducts": ["NVIDIA-H200"]})
-    done = run(tmp_path, "--devices", "auto", model=model, **gpus)
+    done = run(tmp_path, "--devices", "auto", model=model, variables=gpus)
     assert done.returncode == 0, done.stderr
     order = [one["event"] for one in events(tmp_path)]
     assert order.index("stopped") > [at for at, event in enumerate(order) if event == "engine"][1]
