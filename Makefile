@@ -1,7 +1,7 @@
 # Every command a person needs. `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-tight demo-fp8 test e2e engine rest check unit format generate engine-flags requirements up down clean
+.PHONY: help setup demo demo-tight demo-fp8 test e2e engine gpu rest check unit format generate engine-flags requirements up down clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,11 @@ e2e: setup ## The scenarios alone, on the cluster of KUBECONFIG or a local one
 
 engine: setup ## A real vLLM on CPUs with a real EAGLE3 pair: measured, promoted, at fault (10 GB disk, 6 GB memory free)
 	@tools/engine.sh
+
+gpu: setup ## What `specmodel try` measures on this machine's GPUs (VLLM=program RESULTS=folder SECONDS_MAX=n STEPS="...")
+	@.venv/bin/python benchmarks/gpu/run.py --results "$(or $(RESULTS),gpu-results)" --vllm "$(or $(VLLM),vllm)" \
+	  $(addprefix --seconds ,$(SECONDS_MAX)) $(if $(STEPS),--steps $(STEPS)) && \
+	  .venv/bin/python benchmarks/gpu/report.py "$(or $(RESULTS),gpu-results)"
 
 rest: setup ## Ten minutes at rest: count the operator's writes in the audit log
 	@SPECMODEL_REST_SECONDS=600 tools/with-cluster.sh .venv/bin/python -m pytest -v -m cluster -k at_rest
