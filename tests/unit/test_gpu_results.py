@@ -1,0 +1,126 @@
+"""The recorded GPU runs: what they claim is what their raw files say, and the decision on them follows the rule."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specmodel.cli.manifest import read_model
+from specmodel.cli.results import read_results
+from specmodel.domain.candidate import Shape, enumerate_candidates
+from specmodel.domain.decision import Decision, decide_model
+from specmodel.domain.engine import resolve_engine
+from specmodel.domain.settings import Settings
+from specmodel.domain.statistics import percentile
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "h200-2026-11-30"
+RUNS = sorted((RESULTS / "runs").glob("*.json"))
+METRICS = {"e2ELatency": "e2e_us", "ttft": "ttft_us"}
+
+
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    """Return the cells of a run's file."""
+    cells: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["status"]["cells"]
+    return cells
+
+
+def requests_of(path: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return a run's requests by concurrency, in the order in which they ended."""
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for line in (RESULTS / "requests" / f"{path.stem}.jsonl").read_text(encoding="utf-8").splitlines():
+        request = json.loads(line)
+        found[request["concurrency"]].append(request)
+    return found
+
+
+def decision(manifest: str) -> Decision:
+    """Return what is decided of the recorded runs for a manifest."""
+    model = read_model(RESULTS / manifest)
+    candidates = enumerate_candidates(model, resolve_engine(model, None, Settings()), Settings())
+    return decide_model(model, candidates, read_results(RESULTS / "runs", model, candidates).measurements, None)
+
+
+def test_ten_configurations_were_measured_at_five_levels_without_a_failed_request() -> None:
+    assert len(RUNS) == 10
+    for path in RUNS:
+        assert [cell["concurrency"] for cell in cells_of(path)] == [1, 4, 8, 16, 32]
+        assert [cell["failed"] for cell in cells_of(path)] == [0] * 5
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_every_percentile_can_be_traced_to_the_requests(path: Path) -> None:
+    requests = requests_of(path)
+    for cell in cells_of(path):
+        mine = requests[cell["concurrency"]]
+        assert len(mine) == cell["completed"]
+        assert sum(request["output_tokens"] for request in mine) == cell["outputTokens"]
+        for metric, key in METRICS.items():
+            values = sorted(request[key] for request in mine)
+            assert cell[metric]["samples"] == values
+            for percent in (50, 90, 95, 99):
+                assert cell[metric][f"p{percent}Microseconds"] == round(percentile(values, percent))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "shape", "capacity"),
+    [
+        ("sla-2000.yaml", Shape(gpus_per_replica=1, speculative_tokens=3, weights="FP8"), 32),
+        ("sla-1000.yaml", Shape(gpus_per_replica=2, speculative_tokens=3, weights="FP8"), 16),
+    ],
+)
+def test_one_sla_is_carried_by_one_gpu_and_a_tighter_one_needs_two(manifest: str, shape: Shape, capacity: int) -> None:
+    decided = decision(manifest)
+    assert decided.serve is not None
+    assert decided.serve.shape == shape
+    assessment = decided.assessment_of(decided.serve)
+    assert assessment is not None
+    assert assessment.capacity == capacity
+
+
+def test_the_choice_is_the_cheapest_of_those_within_the_limit_counted_by_hand() -> None:
+    for manifest, limit in (("sla-2000.yaml", 2_000_000), ("sla-1000.yaml", 1_000_000)):
+        costs: dict[Shape, float] = {}
+        for path in RUNS:
+            named = json.loads(path.read_text(encoding="utf-8"))["spec"]["candidate"]
+            if named["speculativeTokens"] == 5:
+                continue
+            carried = 0.0
+            for cell in cells_of(path):
+                if cell["e2ELatency"]["p99Microseconds"] > limit:
+                    break
+                carried = float(cell["requestsPerSecond"])
+            if carried:
+                shape = Shape(
+                    gpus_per_replica=named["gpusPerReplica"],
+                    speculative_tokens=named["speculativeTokens"],
+                    weights=named["weights"],
+                )
+                costs[shape] = named["gpusPerReplica"] / carried
+        decided = decision(manifest)
+        assert decided.serve is not None
+        assert decided.serve.shape == min(costs, key=lambda shape: costs[shape])
+
+
+def test_the_instrument_agrees_with_vllms_own_on_the_same_server() -> None:
+    said = json.loads((RESULTS / "instrument.json").read_text(encoding="utf-8"))["instrument"]
+    rows = {(row["tool"], row["pass"], row["concurrency"]): row for row in said}
+    assert len(rows) == 8
+    for (tool, turn, level), theirs in rows.items():
+        if tool == "vllm":
+            mine = rows["own", turn, level]
+            assert mine["requests_per_second"] == pytest.approx(theirs["requests_per_second"], rel=0.03)
+            assert mine["e2e_p50_ms"] == pytest.approx(theirs["e2e_p50_ms"], rel=0.05)
+            assert mine["e2e_p99_ms"] == pytest.approx(theirs["e2e_p99_ms"], rel=0.05)
+
+
+def test_the_report_says_what_its_program_makes_of_the_files() -> None:
+    program = ROOT / "benchmarks" / "gpu" / "report.py"
+    done = subprocess.run([sys.executable, str(program), str(RESULTS)], capture_output=True, text=True, check=True)
+    assert done.stdout == (RESULTS / "README.md").read_text(encoding="utf-8")
