@@ -85,15 +85,15 @@ def test_a_real_vllm_is_measured_chosen_promoted_without_a_lost_request_and_dele
         del changed["spec"]["drafter"]
     else:
         changed["spec"]["engine"]["extraArgs"].append("--seed=7")
-    # A pause, because what serves and what starts share two cores.
-    traffic = start_traffic(claim, "tiny", "tiny", streams=1, pause=0.3)
+    # What serves and what starts share two cores, and vLLM's processes spin for a second after every step.
+    traffic = start_traffic(claim, "tiny", "tiny", streams=1, pause=2)
     claim.apply(changed)
     second = settle(claim, "tiny", seconds=SETTLES)
     counts = traffic.finish()
     assert second["status"]["serving"]["revision"] != first["status"]["serving"]["revision"]
     assert is_what_was_decided(second)
     assert counts["failed"] == 0, counts
-    assert counts["total"] > 20
+    assert counts["total"] > 10
     old = first["status"]["serving"]["revision"]
     claim.wait_until(
         "the old revision is gone",
