@@ -163,7 +163,7 @@ class Table:
         return Release(
             version=version,
             distribution=described["distribution"],
-            where=f"Python {described['python']}, {'no GPU' if platform == 'Cpu' else platform.upper()}",
+            where=f"Python {described['python']}, {'no GPU' if platform == 'Cpu' else 'on a GPU'}",
             flags={name: flag for flag in flags for name in flag.names},
             keys=keys,
         )
