@@ -352,7 +352,7 @@ def test_a_release_that_is_taken_in_changes_only_the_lines_of_what_changed() -> 
     ]
     assert [json.loads(line.rstrip(","))["until"] for line in gained if "--seed" in line] == [newest]
     assert len([line for line in gained if '"version"' not in line]) == 2
-    assert table.with_release(extracted).release("9.0.0").where == "Python 3.12.0, CUDA"
+    assert table.with_release(extracted).release("9.0.0").where == "Python 3.12.0, on a GPU"
 
 
 def test_what_is_said_to_be_gone_was_gone_by_the_oldest_release_and_what_clashes_is_in_one() -> None:
