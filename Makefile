@@ -24,7 +24,7 @@ test: ## Everything: checks, unit tests, simulations, and the scenarios on a rea
 e2e: setup ## The scenarios alone, on the cluster of KUBECONFIG or a local one
 	@tools/with-cluster.sh .venv/bin/python -m pytest -v -m "cluster and not engine"
 
-engine: setup ## A real vLLM on CPUs with a real EAGLE3 pair: measured, promoted, at fault (10 GB disk, 6 GB memory free)
+engine: setup ## A real vLLM on CPUs with a real EAGLE3 pair: measured, promoted, at fault (10 GB disk, 12 GB memory)
 	@tools/engine.sh
 
 gpu: setup ## What `specmodel try` measures on this machine's GPUs (VLLM=program RESULTS=folder SECONDS_MAX=n STEPS="...")
