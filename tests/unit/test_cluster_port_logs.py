@@ -51,6 +51,17 @@ async def test_the_log_of_an_engine_that_was_started_anew_is_its_former_containe
     }  # fmt: skip
 
 
+async def test_of_a_log_the_line_that_names_the_cause_is_told() -> None:
+    kubelet = Kubelet("""\
+(Worker pid=8) ERROR 11-30 09:38:35 [multiproc_executor.py:1063] IndexError: index 9 is out of bounds
+(APIServer pid=7) ERROR 11-30 09:38:35 [async_llm.py:906] EngineDeadError: EngineCore encountered an issue.
+(APIServer pid=7) INFO 11-30 09:38:35 [core_client.py:777] [shutdown] MPClient: complete
+""")
+    async with client_of(kubelet) as client:
+        told = await read(client, pod(state={"terminated": ENDED}))
+    assert told == {"uid-agent-1": "IndexError: index 9 is out of bounds"}
+
+
 async def test_an_engine_that_is_not_started_anew_yet_has_its_own_log() -> None:
     kubelet = Kubelet()
     async with client_of(kubelet) as client:

@@ -132,13 +132,12 @@ def test_a_crashing_engine_shows_its_last_words_and_why_it_waits() -> None:
 def test_an_engines_log_says_why_it_ended_where_the_kubelets_last_lines_do_not() -> None:
     ended = {"exitCode": 0, "reason": "Completed", "message": "INFO: Application shutdown complete."}
     status = {"name": "engine", "restartCount": 1, "lastState": {"terminated": ended}}
-    printed = """\
-(Worker pid=8) ERROR 11-30 09:38:35 [multiproc_executor.py:1063] IndexError: index 9 is out of bounds
-(APIServer pid=7) ERROR 11-30 09:38:35 [async_llm.py:906] EngineDeadError: EngineCore encountered an issue.
-(APIServer pid=7) INFO 11-30 09:38:35 [core_client.py:777] [shutdown] MPClient: complete
-"""
     wire = pod(labels={labels.ROLE: "measure"}, containerStatuses=[status])
-    assert reading.read_pod(wire, GPU, printed).last_words == "IndexError: index 9 is out of bounds"
+    why = "IndexError: index 9 is out of bounds"
+    assert reading.read_pod(wire, GPU, why).last_words == why
+    killed = {"name": "engine", "lastState": {"terminated": {"reason": "OOMKilled"}}}
+    wire = pod(labels={labels.ROLE: "measure"}, containerStatuses=[killed])
+    assert reading.read_pod(wire, GPU, why).last_words == f"OOMKilled: {why}"
     assert reading.read_pod(wire, GPU).last_words == "INFO: Application shutdown complete."
 
 

@@ -34,7 +34,7 @@ UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 async def observe(
     client: Client, model: SpeculativeModel, settings: Settings, logs: EngineLogs | None = None
 ) -> Observation:
-    """Return the snapshot, with what ended engines printed where logs are given. Raises `ApiError`."""
+    """Return the snapshot, with why engines ended where their logs are given. Raises `ApiError`."""
     selector = f"{labels.MODEL}={model.name}"
     kinds = (*OBJECT_KINDS, "Pod", "EndpointSlice")
     lists = (list_kind(client, kind, model.namespace, selector) for kind in kinds)
@@ -43,8 +43,8 @@ async def observe(
     for kind in OWNED_KINDS:
         found[kind] = [each for each in found[kind] if not reading.is_anothers(each, model.uid)]
     objects = reading.index(each for kind in OBJECT_KINDS for each in found[kind])
-    printed = await logs.of(found["Pod"]) if logs is not None else {}
-    servers, strays = reading.read_servers(found["Deployment"], found["Pod"], settings.gpu_resource, printed)
+    whys = await logs.of(found["Pod"]) if logs is not None else {}
+    servers, strays = reading.read_servers(found["Deployment"], found["Pod"], settings.gpu_resource, whys)
     runs = (
         reading.read_run(each, found["Job"], found["Pod"], settings.gpu_resource)
         for each in sorted(found[labels.RUN_KIND], key=reading.name_of)

@@ -212,10 +212,10 @@ def ended_state(status: Wire) -> Wire:
     return mapping(status, "state", "terminated") or mapping(status, "lastState", "terminated")
 
 
-def read_pod(value: Wire, resource: str, printed: str = "") -> Pod:
+def read_pod(value: Wire, resource: str, why: str = "") -> Pod:
     """Return the pod. Container states are those of its main container: the one with GPUs, else the first.
 
-    `printed` is what that container printed before it ended, where its log was read.
+    `why` is in words why that container ended, where its log was read.
     """
     statuses = {text(s, "name"): s for s in items(value, "status", "containerStatuses")}
     containers = items(value, "spec", "containers")
@@ -240,7 +240,7 @@ def read_pod(value: Wire, resource: str, printed: str = "") -> Pod:
         has_answered=bool(text(value, "metadata", "annotations", labels.ANSWERED)),
         unschedulable=(text(scheduled, "message") or "unschedulable") if is_unschedulable else None,
         waiting=_waiting(value, status),
-        last_words=_last_words(value, ended, printed),
+        last_words=_last_words(value, ended, why),
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
         image_id=text(status, "imageID"),
     )
@@ -254,13 +254,13 @@ def _waiting(pod: Wire, status: Wire) -> str | None:
     return None
 
 
-def _last_words(pod: Wire, ended: Wire, printed: str) -> str | None:
-    """Return why the container ended: of an engine in words (`explain`), of another as the kubelet kept it."""
+def _last_words(pod: Wire, ended: Wire, why: str) -> str | None:
+    """Return why the container ended: of an engine by its log or explained, of another as the kubelet kept it."""
     message, reason = text(ended, "message").strip(), text(ended, "reason")
     if not ended:
         reason, message = text(pod, "status", "reason"), text(pod, "status", "message").strip()
     elif label(pod, labels.ROLE):
-        message = explain(printed) or explain(message)
+        message = why or explain(message)
     if reason in ("", "Error", "Completed", "ContainerCannotRun"):
         return message[-LAST_WORDS_MAXIMUM:] or None
     return f"{reason}: {message[-LAST_WORDS_MAXIMUM:]}" if message else reason
@@ -270,13 +270,13 @@ def _last_words(pod: Wire, ended: Wire, printed: str) -> str | None:
 
 
 def read_servers(
-    deployments: Iterable[Wire], pods: Iterable[Wire], resource: str, printed: Mapping[str, str] | None = None
+    deployments: Iterable[Wire], pods: Iterable[Wire], resource: str, whys: Mapping[str, str] | None = None
 ) -> tuple[tuple[Server, ...], tuple[Pod, ...]]:
     """Return the servers with their pods, and the server pods whose Deployment is gone; each sorted by name.
 
-    `printed` is what ended engines printed last, by their pods' uid.
+    `whys` says in words why engines ended, by their pods' uid, where their logs were read.
     """
-    logs = printed or {}
+    known = whys or {}
     rest = [pod for pod in pods if label(pod, labels.ROLE)]
     servers = []
     for deployment in sorted(deployments, key=name_of):
@@ -285,13 +285,13 @@ def read_servers(
         selector = mapping(deployment, "spec", "selector", "matchLabels")
         mine = [pod for pod in rest if selector and _selects(selector, pod)]
         rest = [pod for pod in rest if not any(pod is other for other in mine)]
-        servers.append(_server(deployment, [_server_pod(pod, resource, logs) for pod in mine]))
-    strays = sorted((_server_pod(pod, resource, logs) for pod in rest), key=lambda pod: pod.name)
+        servers.append(_server(deployment, [_server_pod(pod, resource, known) for pod in mine]))
+    strays = sorted((_server_pod(pod, resource, known) for pod in rest), key=lambda pod: pod.name)
     return tuple(servers), tuple(strays)
 
 
-def _server_pod(pod: Wire, resource: str, printed: Mapping[str, str]) -> Pod:
-    return read_pod(pod, resource, printed.get(text(pod, "metadata", "uid"), ""))
+def _server_pod(pod: Wire, resource: str, whys: Mapping[str, str]) -> Pod:
+    return read_pod(pod, resource, whys.get(text(pod, "metadata", "uid"), ""))
 
 
 def _selects(selector: Wire, pod: Wire) -> bool:
