@@ -36,6 +36,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "operator"))
 
+from specmodel.cli.reading import InputError  # noqa: E402
 from specmodel.local.devices import find_machine  # noqa: E402
 from specmodel.local.engine import free_port, start_engine  # noqa: E402
 
@@ -62,14 +63,26 @@ def main() -> int:
     parser.add_argument("--base", type=Path, default=HERE / "model.yaml")
     parser.add_argument("--models", type=Path, help="folder with target/ and drafter/ (default: made without weights)")
     options = parser.parse_args()
+    try:
+        return _run(options)
+    except InputError as error:
+        for problem in error.problems:
+            print(f"gpu: {problem}", file=sys.stderr)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run the steps and return 0 when all were done."""
+    machine = find_machine(options.devices)
     options.results = options.results.resolve()
     options.results.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.seconds
     if options.models is None:
         options.models = options.results / "models"
         if not (options.models / "drafter" / "config.json").exists():
-            subprocess.run([*_python(options), str(HERE / "make_models.py"), str(options.models)], check=True)
-    machine = find_machine(options.devices)
+            command = [*_python(options), str(HERE / "make_models.py"), str(options.models)]
+            if subprocess.run(command, check=False).returncode:
+                raise InputError(f"--python: {shlex.join(command)} failed; name the Python that has vLLM")
     _describe(options, machine.driver)
     done = 0
     for step in options.steps:
