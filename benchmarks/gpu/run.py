@@ -107,8 +107,8 @@ def _step(step: str, options: argparse.Namespace, devices: int, deadline: float)
         case "gammas":
             return _try(options, deadline, step, {"gpus": [1], "gammas": gammas})
         case "two-gpus" | "two-gpus-all" if devices < 2:
-            _say(f"{step}: this machine has one")
-            return 1
+            _say(f"{step}: left out, this machine has one GPU")
+            return 0
         case "two-gpus":
             return _try(options, deadline, step, {"gpus": [2], "gammas": gammas[:1], "weights": ["None"]})
         case "two-gpus-all":
