@@ -135,10 +135,10 @@ def test_an_engines_log_says_why_it_ended_where_the_kubelets_last_lines_do_not()
     wire = pod(labels={labels.ROLE: "measure"}, containerStatuses=[status])
     why = "IndexError: index 9 is out of bounds"
     assert reading.read_pod(wire, GPU, why).last_words == why
+    assert reading.read_pod(wire, GPU).last_words == "INFO: Application shutdown complete."
     killed = {"name": "engine", "lastState": {"terminated": {"reason": "OOMKilled"}}}
     wire = pod(labels={labels.ROLE: "measure"}, containerStatuses=[killed])
     assert reading.read_pod(wire, GPU, why).last_words == f"OOMKilled: {why}"
-    assert reading.read_pod(wire, GPU).last_words == "INFO: Application shutdown complete."
 
 
 def test_a_pod_killed_for_memory_says_so() -> None:
