@@ -77,18 +77,18 @@ def rate(cell: Json) -> float:
     return float(cell["requestsPerSecond"])
 
 
-def _cell(runs: Iterable[Json], shape: tuple[int, int, str], concurrency: int) -> Json:
+def _cell(runs: Iterable[Json], shape: tuple[int, int, str], concurrency: int) -> Json | None:
     gpus, tokens, weights = shape
     wanted = Shape(gpus_per_replica=gpus, speculative_tokens=tokens, weights=weights)
-    run = next(run for run in runs if shape_of(run) == wanted)
-    found: Json = next(cell for cell in run["status"]["cells"] if cell["concurrency"] == concurrency)
-    return found
+    cells = [cell for run in runs if shape_of(run) == wanted for cell in run["status"]["cells"]]
+    return next((cell for cell in cells if cell["concurrency"] == concurrency), None)
 
 
 def _head(folder: Path, runs: Sequence[Json]) -> str:
     machine: Json = json.loads((folder / "machines.jsonl").read_text(encoding="utf-8").splitlines()[0])
     conditions: Json = json.loads((folder / "conditions.json").read_text(encoding="utf-8"))
-    gpus = machine["gpus"].splitlines()[1:]
+    # Without nvidia-smi, in a rehearsal, there is one line and it says so.
+    gpus = machine["gpus"].splitlines()[1:] or ["no GPU, 0, none, 0, 0"]
     acceptance = ", ".join(f"{share} % at γ={g}" for g, share in conditions["syntheticAcceptancePercent"].items())
     memory, driver, clock, watts = (field.strip() for field in gpus[0].split(",")[1:])
     cells = sum(len(run["status"]["cells"]) for run in runs)
@@ -135,6 +135,8 @@ def _headline(runs: Sequence[Json]) -> str:
     best = max(runs, key=lambda run: rate(run["status"]["cells"][-1]) / shape_of(run).gpus_per_replica)
     mine = rate(best["status"]["cells"][-1]) / shape_of(best).gpus_per_replica
     plain = _cell(runs, (1, 3, "None"), most)
+    if two is None or plain is None:
+        return ""
     return f"""## Per GPU
 
 At {most} streams **{shape_of(best)} serves {mine:.2f} req/s per GPU, {mine / (rate(two) / 2):.2f} × the {rate(two) / 2:.2f} of two GPUs \
