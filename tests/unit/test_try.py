@@ -100,13 +100,11 @@ def engines(folder: Path) -> list[int]:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a run that has finished one cell, of engines slow enough to be caught at work."""
+    """Yield a run that has finished one cell, of engines slow enough to be caught at work; its stderr is a pipe."""
     slow = manifest(levels=[1, 2])
     slow["spec"]["engine"]["env"][0]["value"] = "slow:0.3"
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(slow), encoding="utf-8")
-    process = subprocess.Popen(
-        command(tmp_path), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command(tmp_path), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     deadline = time.monotonic() + PATIENCE
     while not any(one["event"] == "cell" for one in events(tmp_path)):
         assert time.monotonic() < deadline, "no cell was finished"
@@ -115,6 +113,8 @@ def begun(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait(timeout=PATIENCE)
+    if process.stderr is not None:
+        process.stderr.close()
 
 
 def wait_until_gone(folder: Path) -> None:
@@ -147,7 +147,7 @@ def test_every_candidate_is_measured_one_is_recommended_and_a_second_start_measu
     assert engines(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_told_to_stop_it_leaves_no_process_keeps_finished_cells_and_a_second_start_goes_on(
     tmp_path: Path, begun: subprocess.Popen[bytes], number: signal.Signals
 ) -> None:
@@ -163,6 +163,30 @@ def test_told_to_stop_it_leaves_no_process_keeps_finished_cells_and_a_second_sta
     measured = [(one["run"], one["concurrency"]) for one in events(tmp_path) if one["event"] == "cell"]
     assert measured[: len(kept)] == kept
     assert len(measured) == len(set(measured)) == 4
+
+
+def test_told_to_stop_when_nobody_reads_what_it_says_it_stops_all_the_same(
+    tmp_path: Path, begun: subprocess.Popen[bytes]
+) -> None:
+    assert begun.stderr is not None
+    begun.stderr.close()  # `specmodel try 2>&1 | tee log`: Ctrl-C ends tee as well
+    begun.send_signal(signal.SIGINT)
+    assert begun.wait(timeout=60) == 128 + signal.SIGINT
+    assert engines(tmp_path) == []
+
+
+def test_a_second_start_in_a_folder_where_one_measures_is_refused_and_harms_nothing(
+    tmp_path: Path, begun: subprocess.Popen[bytes]
+) -> None:
+    working = engines(tmp_path)
+    second = subprocess.run(
+        command(tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment()
+    )
+    assert second.returncode == 2
+    assert "another `specmodel try` is measuring in this folder" in second.stderr
+    assert begun.poll() is None
+    assert set(working) <= set(engines(tmp_path)) or any(one["event"] == "stopped" for one in events(tmp_path))
+    assert not [one for one in events(tmp_path) if one.get("outcome") == "ServerFailed"]
 
 
 def test_killed_without_a_word_it_takes_its_engine_with_it(tmp_path: Path, begun: subprocess.Popen[bytes]) -> None:
@@ -199,6 +223,25 @@ def test_speculation_that_does_nothing_is_not_recommended_as_speculation(tmp_pat
     assert done.returncode == 0, done.stderr
     assert "*  1 GPU no drafter" in done.stdout
     assert "SpeculationInactive" in done.stdout
+
+
+def test_what_nobody_can_print_is_kept_and_said(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(manifest()), encoding="utf-8")
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            command(tmp_path), stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False,
+            env=environment(),
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "stdout: cannot be written: No space left on device; the same command prints the decision" in done.stderr
+    assert (tmp_path / "results" / "recommended.yaml").exists()
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        again = subprocess.run(
+            command(tmp_path), stdout=subprocess.PIPE, stderr=full, text=True, timeout=PATIENCE, check=False,
+            env=environment(PYTHONIOENCODING="ascii"),
+        )  # fmt: skip
+    assert again.returncode == 0
+    assert r"*  1 GPU \u03b3=3" in again.stdout
 
 
 def test_figures_of_other_conditions_are_never_mixed(tmp_path: Path) -> None:

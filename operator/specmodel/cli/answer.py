@@ -6,6 +6,8 @@ Shared by `specmodel decide` and `specmodel try`.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import textwrap
 from typing import Any
 
@@ -68,6 +70,19 @@ def rendered(status: SpeculativeModelStatus, output: str) -> str:
     if output == "yaml":
         return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=WIDTH).rstrip()
     return _table(status)
+
+
+def written_out(text: str) -> str:
+    """Print to stdout, whatever its encoding; return why nobody takes it, or nothing."""
+    if sys.stdout is None:
+        return "is closed"
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, errors="backslashreplace").decode(encoding), flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered is not tried again at exit
+        return f"cannot be written: {error.strerror or error}"
+    return ""
 
 
 def _table(status: SpeculativeModelStatus) -> str:

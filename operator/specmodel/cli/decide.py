@@ -9,14 +9,13 @@ Exit codes: 0 decided, 2 input that cannot be used (each problem with file and k
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from specmodel.api.model import SpeculativeModel
-from specmodel.cli.answer import OUTPUTS, rendered, status_of
+from specmodel.cli.answer import OUTPUTS, rendered, status_of, written_out
 from specmodel.cli.manifest import read_model
 from specmodel.cli.reading import InputError
 from specmodel.cli.results import Results, read_results
@@ -47,24 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for note in results.notes:
         print(f"specmodel decide: {note}", file=sys.stderr)
     status = status_of(model, decision, results.time or datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-    if not _print(rendered(status, options.output)):
+    if unwritten := written_out(rendered(status, options.output)):
+        print(f"specmodel decide: stdout: {unwritten}", file=sys.stderr)
         return EXIT_INPUT
     if any(one.verdict is Verdict.ELIGIBLE for one in decision.assessments):
         return 0
     print(f"specmodel decide: {decision.message}", file=sys.stderr)
     return EXIT_NOBODY_ELIGIBLE
-
-
-def _print(text: str) -> bool:
-    """Print, whatever the terminal's encoding; return False, and say so, when nobody takes it."""
-    encoding = sys.stdout.encoding or "utf-8"
-    try:
-        print(text.encode(encoding, errors="backslashreplace").decode(encoding), flush=True)
-    except OSError as error:
-        print(f"specmodel decide: stdout: cannot be written: {error.strerror or error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered is not tried again at exit
-        return False
-    return True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """`specmodel try -f MODEL.yaml`: measure on this machine's own GPUs what the operator would measure in a cluster.
 
-Exit codes: 0 decided, 1 a fault of this machine, 2 input that cannot be used, 3 nobody is eligible, 130 and 143 when it
-was told to stop; what is measured is kept, and a second start goes on from there.
+Exit codes: 0 decided, 1 a fault of this machine, 2 input that cannot be used, 3 nobody is eligible, 129, 130 and 143
+when it was told to stop; what is measured is kept, and a second start goes on from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from specmodel import __version__
 from specmodel.api.model import DrafterMethod, OnIncompatible, SpeculativeModel
 from specmodel.bench.prompts import PromptsError, read_prompts
-from specmodel.cli.answer import OUTPUTS, rendered, status_of
+from specmodel.cli.answer import OUTPUTS, rendered, status_of, written_out
 from specmodel.cli.manifest import read_model, read_written
 from specmodel.cli.reading import InputError
 from specmodel.domain.assessment import Verdict
@@ -66,14 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return asyncio.run(_run(setup, written, options.output))
     except InputError as error:
         for problem in error.problems:
-            print(f"specmodel try: {problem}", file=sys.stderr)
+            _tell(f"specmodel try: {problem}")
         return EXIT_INPUT
     except InvalidModelError as error:
-        print(f"specmodel try: {options.file}: {error.reason}: {error.message}", file=sys.stderr)
+        _tell(f"specmodel try: {options.file}: {error.reason}: {error.message}")
         return EXIT_INPUT
     except OSError as error:
-        print(f"specmodel try: {error.filename or 'this machine'}: {error.strerror or error}", file=sys.stderr)
+        _tell(f"specmodel try: {error.filename or 'this machine'}: {error.strerror or error}")
         return EXIT_FAULT
+    except KeyboardInterrupt:
+        _tell("specmodel try: stopped before anything was started")
+        return 128 + signal.SIGINT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="specmodel try",
         description="Measure a SpeculativeModel's candidates on this machine with vLLM processes, and decide.",
         epilog="Exit codes: 0 decided; 1 a fault of this machine; 2 files or arguments cannot be used; 3 nobody is "
-        "eligible; 130 or 143 told to stop. A second start with the same --results goes on where the first one ended.",
+        "eligible; 129, 130 or 143 told to stop. A second start with the same --results goes on where the first ended.",
     )
     parser.add_argument(
         "-f", "--file", type=Path, required=True, metavar="MODEL.yaml", help="file with one SpeculativeModel"
@@ -253,10 +256,9 @@ def _candidates(
     here = model.model_copy(update={"spec": model.spec.model_copy(update={"engine": engine})})
     image = resolve_engine(here, None, settings).image
     if chosen.version != version:
-        print(
+        _tell(
             f"specmodel try: the manifest's engine is {chosen.version}, this machine has vLLM {version}: "
-            f"figures are of {version}",
-            file=sys.stderr,
+            f"figures are of {version}"
         )
     candidates = enumerate_candidates(model, EngineChoice(image=image, version=version), settings)
     products = candidates[0].gpu_products
@@ -267,10 +269,9 @@ def _candidates(
         )
     most = max(candidate.gpus_per_replica for candidate in candidates)
     if most > len(machine.devices):
-        print(
+        _tell(
             f"specmodel try: candidates with more than {len(machine.devices)} GPUs are left out: this machine "
-            "has no more",
-            file=sys.stderr,
+            "has no more"
         )
         candidates = tuple(one for one in candidates if one.gpus_per_replica <= len(machine.devices))
     if not candidates:
@@ -344,24 +345,31 @@ async def _run(setup: Setup, written: dict[str, Any], output: str) -> int:
     setup.store.note("start", candidates=len(setup.candidates), devices=list(setup.machine.devices))
     where = "this CPU" if setup.machine.is_cpu else f"{len(setup.machine.devices)} × {setup.machine.product}"
     _say(f"{len(setup.candidates)} candidates on {where}; results in {setup.store.folder}")
-    if not await _preflight(session):
-        return EXIT_INPUT
-    working = asyncio.create_task(session.run())
+    working = asyncio.create_task(_work(session))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _stop, working, stopped, number)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+            loop.add_signal_handler(number, _stop, working, stopped, number)
     live = asyncio.create_task(_live(session))
     try:
         decision = await working
     except asyncio.CancelledError:
-        setup.store.note("interrupted")
         _say("stopped; what is measured is kept, the same command goes on from there")
+        with contextlib.suppress(OSError):
+            setup.store.note("interrupted")
         return 128 + (stopped[0] if stopped else signal.SIGTERM)
     finally:
         live.cancel()
         await asyncio.gather(live, return_exceptions=True)
+    if decision is None:
+        return EXIT_INPUT
     setup.store.note("decided", reason=decision.reason)
     return _print(session.setup, written, decision, output)
+
+
+async def _work(session: Session) -> Decision | None:
+    """Read the checkpoints, measure, decide; None when nothing may start."""
+    return await session.run() if await _preflight(session) else None
 
 
 async def _preflight(session: Session) -> bool:
@@ -391,7 +399,7 @@ async def _preflight(session: Session) -> bool:
     stalled = judgement.stalled
     if stalled is None or (setup.machine.is_cpu and stalled[0] == "DoesNotFit"):
         return True
-    print(f"specmodel try: {stalled[0]}: {stalled[1]}", file=sys.stderr)
+    _tell(f"specmodel try: {stalled[0]}: {stalled[1]}")
     return False
 
 
@@ -400,28 +408,32 @@ def _uri(path: str, uri: str) -> str:
     return path if Path(path).is_absolute() else uri
 
 
-def _stop(working: asyncio.Task[Decision], stopped: list[int], number: signal.Signals) -> None:
+def _stop(working: asyncio.Task[Decision | None], stopped: list[int], number: signal.Signals) -> None:
     stopped.append(number)
-    _say("stopping the engines" if len(stopped) == 1 else "killing the engines")
     working.cancel()
+    _say("stopping the engines" if len(stopped) == 1 else "killing the engines")
 
 
 def _print(setup: Setup, written: dict[str, Any], decision: Decision, output: str) -> int:
     now = datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     status = status_of(setup.model, decision, now)
     _clear()
-    print(rendered(status, output), flush=True)
     where = "a CPU" if setup.machine.is_cpu else setup.machine.product
     manifest = recommended(written, setup.model, decision, f"{where}, vLLM {setup.candidates[0].engine_version}")
-    for note in _caveats(setup):
-        print(f"specmodel try: {note}", file=sys.stderr)
+    path = setup.store.folder / "recommended.yaml"
     if manifest:
-        path = setup.store.folder / "recommended.yaml"
         path.write_text(manifest, encoding="utf-8")
-        print(f"specmodel try: the recommended manifest is {path}", file=sys.stderr)
+    unwritten = written_out(rendered(status, output))
+    for note in _caveats(setup):
+        _tell(f"specmodel try: {note}")
+    if manifest:
+        _tell(f"specmodel try: the recommended manifest is {path}")
+    if unwritten:
+        _tell(f"specmodel try: stdout: {unwritten}; the same command prints the decision again")
+        return EXIT_FAULT
     if any(one.verdict is Verdict.ELIGIBLE for one in decision.assessments):
         return 0
-    print(f"specmodel try: {decision.message}", file=sys.stderr)
+    _tell(f"specmodel try: {decision.message}")
     return EXIT_NOBODY_ELIGIBLE
 
 
@@ -442,14 +454,13 @@ def _caveats(setup: Setup) -> list[str]:
 
 async def _live(session: Session) -> None:
     """Keep one line on a terminal up to date; elsewhere print what changed now and then."""
-    is_terminal = sys.stderr.isatty()
     last = ""
     while True:
-        await asyncio.sleep(LIVE_SECONDS if is_terminal else LINE_SECONDS)
+        await asyncio.sleep(LIVE_SECONDS if _is_terminal() else LINE_SECONDS)
         line = " | ".join(session.doing[digest] for digest in sorted(session.doing))
-        if is_terminal:
+        if _is_terminal():
             _clear()
-            print(line[:200], end="", file=sys.stderr, flush=True)
+            _tell(line[:200], end="")
         elif line and line != last:
             _say(line)
         last = line
@@ -457,10 +468,23 @@ async def _live(session: Session) -> None:
 
 def _say(text: str) -> None:
     _clear()
-    print(f"{datetime.now(tz=UTC):%H:%M:%S} {text}", file=sys.stderr, flush=True)
+    _tell(f"{datetime.now(tz=UTC):%H:%M:%S} {text}")
 
 
 def _clear() -> None:
-    if sys.stderr.isatty():
-        with contextlib.suppress(OSError):
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+    if _is_terminal():
+        _tell("\r\033[K", end="")
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _tell(text: str, *, end: str = "\n") -> None:
+    """Print to stderr. Nobody there (a closed terminal, a pipe that ended, a full disk) stops no measurement."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -11,6 +11,8 @@ A file is written whole under another name and renamed, so that whatever kills t
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -40,6 +42,8 @@ class Store:
     """A results folder."""
 
     folder: Path
+    #: Held, as the lock on it is, until this program ends.
+    _lock: int | None = None
 
     def open(self, conditions: Mapping[str, Any]) -> None:
         """Make the folder, or check that what it holds was measured under the same conditions. Raises `InputError`."""
@@ -47,6 +51,7 @@ class Store:
         try:
             for name in ("runs", "requests", "logs"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
+            self._take()
         except OSError as error:
             raise InputError(f"{error.filename}: {error.strerror}") from error
         if not path.exists():
@@ -61,6 +66,20 @@ class Store:
                     f"{path}: {key}: what is there was measured with {had.get(key)!r}, this start has "
                     f"{conditions.get(key)!r}; give another --results folder"
                 )
+
+    def _take(self) -> None:
+        """Keep a second start off: it would stop the engines of the first. Raises `InputError` and `OSError`."""
+        place = self.folder / ".lock"
+        self._lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise InputError(
+                    f"{self.folder}: another `specmodel try` is measuring in this folder: wait for its end, or give "
+                    "another --results folder"
+                ) from error
+            # A file system that knows no locks: then nobody is kept off.
 
     def note(self, event: str, **details: Any) -> None:
         """Append one event with its time to sessions.jsonl."""
