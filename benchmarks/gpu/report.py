@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -94,17 +95,20 @@ def _head(folder: Path, runs: Sequence[Json]) -> str:
     cells = sum(len(run["status"]["cells"]) for run in runs)
     requests = sum(cell["completed"] + cell["failed"] for run in runs for cell in run["status"]["cells"])
     failed = sum(cell["failed"] for run in runs for cell in run["status"]["cells"])
+    joined = ", joined by NVLink" if re.search(r"\bNV\d+\b", machine["links"]) else ""
+    beside = " Candidates with one GPU ran side by side." if len(gpus) > 1 else ""
+    variables = ", ".join(f"`{key}={value}`" for key, value in machine["environment"].items()) or "none"
     return f"""# {machine["time"][:10]}: {len(gpus)} × {gpus[0].split(",")[0]}, vLLM {conditions["engine"]}
 
 Written by `benchmarks/gpu/report.py` from the files beside it; `benchmarks/gpu/README.md` says how they came about.
 
-- GPUs: {memory} each, joined by NVLink, driver {driver}, at most {clock} and {watts}; {machine["cores"]} cores, kernel {machine["kernel"]}, \
+- GPUs: {memory} each{joined}, driver {driver}, at most {clock} and {watts}; {machine["cores"]} cores, kernel {machine["kernel"]}, \
 Python {machine["python"]}, torch {machine["torch"]}.
 - Model: the shape of Llama-3.1-8B with a one-layer EAGLE3 drafter, random weights (`--load-format dummy`). Acceptance is pretended by the \
 engine ({acceptance}): **speed is real, text is not**.
 - Load: closed loop, 1024 random tokens in, 256 out, temperature 0, max(16, 6 × streams) requests a cell after 2 s of warm-up; \
-{cells} cells, {requests} requests, {failed} failed. Candidates with one GPU ran side by side.
-- Variables: {", ".join(f"`{key}={value}`" for key, value in machine["environment"].items())}. The commands are in `sessions.jsonl`."""
+{cells} cells, {requests} requests, {failed} failed.{beside}
+- Variables: {variables}. The commands are in `sessions.jsonl`."""
 
 
 def _figures(runs: Sequence[Json]) -> str:
