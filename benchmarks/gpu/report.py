@@ -43,7 +43,7 @@ def main(folder: Path) -> int:
         _instrument(folder),
         _overhead(folder, runs),
         _against_table(runs),
-        _again(folder),
+        _again(),
     ]
     print("\n\n".join(part for part in parts if part))
     return 0
@@ -282,41 +282,12 @@ def _against_table(runs: Sequence[Json]) -> str:
     )
 
 
-def _against_table(runs: Sequence[Json]) -> str:
-    rows, ratios = [], []
-    for run in runs:
-        shape = shape_of(run)
-        name = f"{'fp8' if shape.weights == 'FP8' else 'bf16'}-tp{shape.gpus_per_replica}"
-        name += f"-g{shape.speculative_tokens}" if shape.speculative_tokens else ""
-        path = TABLES / f"{name}.json"
-        if not path.exists():
-            continue
-        levels = {one["concurrency"]: one for one in json.loads(path.read_text(encoding="utf-8"))["levels"]}
-        row = [str(shape)]
-        for cell in run["status"]["cells"]:
-            level, latency = levels[cell["concurrency"]], cell["e2ELatency"]
-            ratios.append(rate(cell) / level["requestsPerSecond"])
-            p99 = latency["p99Microseconds"] / 1000 / level["e2eMilliseconds"]["p99"]
-            row.append(f"{ratios[-1]:.3f} · {p99:.3f}")
-        rows.append(row)
-    levels_named = _levels(runs)
-    return (
-        "## Against the replay engine's table\n\nThis run over the table (another host of the same kind, another day, "
-        "`vllm bench serve`, 12 requests at least): req/s · P99\n\n"
-        + table(["candidate", *levels_named], rows)
-        + f"\n\nreq/s is {min(ratios):.3f} to {max(ratios):.3f} of the table's, {statistics.median(ratios):.3f} in the "
-        "median. Why more: a warm-up before each cell, so that no request pays for the first batch of its size, and "
-        "another host. Why P99 scatters with speculation: a draft of random acceptance makes latency a wide "
-        "distribution, and P99 of 16 to 192 requests is one of its last two."
-    )
-
-
-def _again(folder: Path) -> str:
-    return f"""## The files
+def _again() -> str:
+    return """## The files
 
 `runs/` holds one BenchmarkRun a candidate with its sorted latencies, `requests/` every request in the order in which it ended, \
 `sessions.jsonl` every event with its time, `instrument.json` the comparison of instruments, `*.yaml` the manifests. \
-`specmodel decide -f {folder.name}/sla-1000.yaml --results {folder.name}/runs` decides from them without a GPU."""
+`specmodel decide -f sla-1000.yaml --results runs`, here in this folder, decides from them without a GPU."""
 
 
 if __name__ == "__main__":
