@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,11 @@ import pytest
 import yaml
 
 from specmodel.cli.manifest import read_model
+from specmodel.cli.reading import InputError
+from specmodel.local.devices import Machine
 from specmodel.local.engine import MARK
+from specmodel.local.store import Store
+from specmodel.local.weights import fingerprint
 
 ROOT = Path(__file__).parents[2]
 REPLAY = f"{sys.executable} -m specmodel_replay"
@@ -189,6 +194,21 @@ def test_a_second_start_in_a_folder_where_one_measures_is_refused_and_harms_noth
     assert not [one for one in events(tmp_path) if one.get("outcome") == "ServerFailed"]
 
 
+def test_what_an_engine_started_elsewhere_is_stopped_with_it(tmp_path: Path) -> None:
+    program = tmp_path / "engine"
+    lines = (
+        "#!/bin/sh",
+        '[ "$1" = serve ] && [ -n "$VLLM_API_KEY" ] && exit 7',
+        '[ "$1" = serve ] && setsid sleep 3600 &',
+        f'exec {REPLAY} "$@"',
+    )
+    program.write_text("\n".join(lines), encoding="utf-8")
+    program.chmod(0o755)
+    done = run(tmp_path, "--vllm", str(program), variables={"VLLM_API_KEY": "for-another-server"})
+    assert done.returncode == 0, done.stderr
+    assert engines(tmp_path) == []
+
+
 def test_killed_without_a_word_it_takes_its_engine_with_it(tmp_path: Path, begun: subprocess.Popen[bytes]) -> None:
     assert engines(tmp_path)
     begun.kill()
@@ -251,6 +271,83 @@ def test_figures_of_other_conditions_are_never_mixed(tmp_path: Path) -> None:
     assert "conditions.json: loadFormat: what is there was measured with 'auto', this start has 'dummy'" in other.stderr
 
 
+def checkpoint(place: Path, weights: bytes) -> str:
+    """Return a folder with a config.json that says nothing, and some weights."""
+    place.mkdir(exist_ok=True)
+    (place / "config.json").write_text("{}", encoding="utf-8")
+    (place / "pytorch_model.bin").write_bytes(bytes(200_000) + weights + bytes(200_000))
+    return str(place)
+
+
+def test_a_drafter_that_was_trained_on_is_not_given_the_figures_of_the_one_before(tmp_path: Path) -> None:
+    before = [fingerprint(checkpoint(tmp_path / name, b"x" * 9000)) for name in ("one", "moved")]
+    assert before[0] == before[1]
+    (tmp_path / "first").mkdir()
+    Store(folder=tmp_path / "first").open({"drafter": None})
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    Store(folder=tmp_path / "second").open({"drafter": before[0]})
+    shutil.copytree(tmp_path / "second", tmp_path / "results")
+    trained = fingerprint(checkpoint(tmp_path / "one", b"y" * 9000))
+    with pytest.raises(InputError, match=r"drafter: what is there was measured with other files than --drafter names"):
+        Store(folder=tmp_path / "results").open({"drafter": trained})
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a manifest and what was measured for it."""
+    folder = tmp_path_factory.mktemp("measured")
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("conditions.json", "", "conditions.json: must be a file that holds the conditions of what is in the folder"),
+        ("conditions.json", None, "conditions.json: is not there, so that nobody knows what the runs beside it were"),
+        ("runs/{run}.json", "", "{run}.json: must be a file that holds a BenchmarkRun; remove the file"),
+        ("runs/{run}.json", '{"kind": "Tr', "{run}.json, line 1: is no JSON"),
+        ("runs/{run}.json", "[1, 2]", "{run}.json: must be a file that holds a BenchmarkRun"),
+        ("runs/copy of {run}.json", "{own}", "metadata.name: is {run}, and a run's file is named after it"),
+        ("runs/pipe.json", "pipe", "pipe.json: must be a file that holds a BenchmarkRun"),
+        ("runs/.{run}.json", "an editor's own", ""),
+    ],
+)
+def test_a_results_folder_that_was_tampered_with_is_refused_in_words(
+    tmp_path: Path, measured: Path, file: str, text: str | None, said: str
+) -> None:
+    results = tmp_path / "results"
+    shutil.copytree(measured / "results", results)
+    name = next(iter(sorted((results / "runs").glob("*.json")))).stem
+    place = results / file.format(run=name)
+    if text is None:
+        place.unlink()
+    elif text == "pipe":
+        os.mkfifo(place)
+    else:
+        own = (results / "runs" / f"{name}.json").read_text(encoding="utf-8")
+        place.write_text(own if text == "{own}" else text, encoding="utf-8")
+    done = run(tmp_path)
+    assert done.returncode == (2 if said else 0), done.stderr
+    assert said.format(run=name) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_status_of_a_run_may_be_missing_and_the_manifest_a_pipe(tmp_path: Path, measured: Path) -> None:
+    shutil.copytree(measured / "results", tmp_path / "results")
+    file = next(iter(sorted((tmp_path / "results" / "runs").glob("*.json"))))
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"status": None}), encoding="utf-8")
+    line = command(tmp_path)
+    line[line.index("-f") + 1] = "/dev/stdin"
+    done = subprocess.run(
+        line, input=yaml.safe_dump(manifest()), capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [one["run"] for one in events(tmp_path) if one["event"] == "cell"][2:] == [file.stem]
+
+
 def test_nobody_within_the_limits_is_exit_code_3(tmp_path: Path) -> None:
     model = manifest(
         sla={"limits": [{"metric": "E2ELatency", "percentile": 50, "maxMilliseconds": 1}], "confidencePercent": 0}
@@ -267,6 +364,12 @@ def test_nobody_within_the_limits_is_exit_code_3(tmp_path: Path) -> None:
         (["--vllm", "no-such-program"], "--vllm: there is no program 'no-such-program'"),
         (["--model", "/"], "--model: / holds no config.json"),
         (["--prompts", "/dev/null"], "--prompts: the manifest's workload.dataset is synthetic"),
+        (["--vllm", "vllm 'serve"], '--vllm: "vllm \'serve" is no command: No closing quotation'),
+        (
+            ["--vllm", "printf '\\377\\n0.99.0\\n'"],
+            "--vllm: this is vLLM 0.99.0, and no release of that minor was checked",
+        ),
+        (["--model", "~nobody-of-that-name/x"], "--model: ~nobody-of-that-name/x: Could not determine home directory"),
     ],
 )
 def test_bad_arguments_are_refused_in_words_before_anything_starts(
@@ -284,7 +387,8 @@ def gpus(tmp_path: Path) -> dict[str, str]:
     place = tmp_path / "bin"
     place.mkdir()
     program = place / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '0, NVIDIA H200, 143771, 580.1'\necho '1, NVIDIA H200, 143771, 580.1'\n")
+    lines = [f"{index}, NVIDIA H200, 143771, 580.1, GPU-{index}{index}, ${{MIG:-[N/A]}}" for index in (0, 1)]
+    program.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in lines))
     program.chmod(0o755)
     return {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
 
@@ -293,6 +397,39 @@ def test_gpus_of_a_product_that_the_manifest_does_not_allow_are_refused(tmp_path
     done = run(tmp_path, "--devices", "auto", variables=gpus)
     assert done.returncode == 2
     assert "this machine has NVIDIA-H200: set gpuProducts: [NVIDIA-H200] to measure on it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": ""}, "--devices: CUDA_VISIBLE_DEVICES is empty, which leaves no GPU"),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "CUDA_VISIBLE_DEVICES is '0,7', and '7' is no GPU that nvidia-smi lists"),
+        ({"MIG": "Enabled"}, "--devices: GPU 0, 1 is divided by MIG"),
+    ],
+)
+def test_gpus_that_are_not_to_be_had_are_refused(
+    tmp_path: Path, gpus: dict[str, str], variables: dict[str, str], said: str
+) -> None:
+    model = manifest(hardware={"gpusPerReplica": [1], "gpuProducts": ["NVIDIA-H200"]})
+    done = run(tmp_path, "--devices", "auto", model=model, variables={**gpus, **variables})
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("shown", ["1", "GPU-11"])
+def test_only_gpus_that_the_environment_leaves_to_this_program_are_used(
+    tmp_path: Path, gpus: dict[str, str], shown: str
+) -> None:
+    model = manifest(hardware={"gpusPerReplica": [1], "gpuProducts": ["NVIDIA-H200"]})
+    done = run(tmp_path, "--devices", "auto", model=model, variables={**gpus, "CUDA_VISIBLE_DEVICES": shown})
+    assert done.returncode == 0, done.stderr
+    assert [one["devices"] for one in events(tmp_path) if one["event"] == "engine"] == [[1], [1]]
+
+
+def test_a_cpu_is_divided_into_the_cores_that_this_program_may_use() -> None:
+    machine = Machine(product="CPU", devices=(0, 1), cores=2, cpus=(4, 5, 8, 9))
+    assert machine.environment((1,)) == {"VLLM_CPU_OMP_THREADS_BIND": "8,9"}
+    assert machine.environment((0, 1)) == {"VLLM_CPU_OMP_THREADS_BIND": "4,5|8,9"}
 
 
 def test_two_candidates_with_one_gpu_run_side_by_side_each_on_its_own(tmp_path: Path, gpus: dict[str, str]) -> None:

@@ -17,6 +17,11 @@ TOP_LEVEL = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 
 def read_model(path: Path) -> SpeculativeModel:
     """Return the one SpeculativeModel of a file. Raises `InputError`."""
+    return read_written(path)[0]
+
+
+def read_written(path: Path) -> tuple[SpeculativeModel, dict[str, Any]]:
+    """Return the one SpeculativeModel of a file, also as its author wrote it. Raises `InputError`."""
     documents = read_yaml(path)
     if not documents:
         raise InputError(f"{path}: is empty; it must hold a {MODEL_KIND}")
@@ -27,15 +32,7 @@ def read_model(path: Path) -> SpeculativeModel:
     if len(models) > 1:
         names = ", ".join(_name(one) for one in models)
         raise InputError(f"{path}: holds {len(models)} models ({names}); leave the one to decide for")
-    return _parse(path, models[0])
-
-
-def read_written(path: Path) -> dict[str, Any]:
-    """Return the model of a file as its author wrote it, after `read_model` has found it good."""
-    found: dict[str, Any] = next(
-        one for one in read_yaml(path) if isinstance(one, dict) and one.get("kind") == MODEL_KIND
-    )
-    return found
+    return _parse(path, models[0]), models[0]
 
 
 def _parse(path: Path, value: dict[str, Any]) -> SpeculativeModel:

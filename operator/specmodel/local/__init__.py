@@ -5,5 +5,6 @@ session    the loop: decide, start what is wanted and fits, measure, write down,
 engine     one vLLM process: started, waited for, its last words, stopped with everything that it started
 devices    which GPUs (or parts of a CPU) there are
 store      the results folder: one BenchmarkRun per file, and under which conditions it was measured
+weights    whether a folder holds the checkpoint that it held before
 advice     the recommended manifest
 """

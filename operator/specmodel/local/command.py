@@ -27,7 +27,7 @@ from specmodel import __version__
 from specmodel.api.model import DrafterMethod, OnIncompatible, SpeculativeModel
 from specmodel.bench.prompts import PromptsError, read_prompts
 from specmodel.cli.answer import OUTPUTS, rendered, status_of, written_out
-from specmodel.cli.manifest import read_model, read_written
+from specmodel.cli.manifest import read_written
 from specmodel.cli.reading import InputError
 from specmodel.domain.assessment import Verdict
 from specmodel.domain.candidate import Candidate, EngineChoice, digest_of, enumerate_candidates
@@ -37,11 +37,13 @@ from specmodel.domain.invalid import InvalidModelError
 from specmodel.domain.measurement import workload_digest
 from specmodel.domain.preflight import Policy, Reading, judge
 from specmodel.domain.settings import Settings
+from specmodel.engines.releases import checked_releases, release_for
 from specmodel.local.advice import recommended
 from specmodel.local.devices import Machine, find_machine
 from specmodel.local.engine import kill_leftovers
 from specmodel.local.session import Session, Setup
 from specmodel.local.store import Store
+from specmodel.local.weights import fingerprint
 from specmodel.manifests.engine_arguments import CLAIM, HUB, Paths
 from specmodel.preflight.read import read
 
@@ -162,10 +164,13 @@ def _schedule(text: str) -> tuple[tuple[int, int, int], ...]:
 
 def _setup(options: argparse.Namespace) -> tuple[Setup, dict[str, Any]]:
     """Return what to measure. Raises `InputError` and `InvalidModelError`."""
-    model = read_model(options.file)
+    model, written = read_written(options.file)
     machine = find_machine(options.devices)
-    command = tuple(shlex.split(options.vllm))
-    version = _installed(command)
+    try:
+        command = tuple(shlex.split(options.vllm))
+    except ValueError as error:
+        raise InputError(f"--vllm: {options.vllm!r} is no command: {error}") from error
+    version, build = _installed(command)
     candidates = _candidates(model, machine, version, options)
     prompts, digest = _prompts(model, options.prompts)
     store = Store(folder=options.results or Path("specmodel-try") / model.name)
@@ -188,7 +193,10 @@ def _setup(options: argparse.Namespace) -> tuple[Setup, dict[str, Any]]:
         {
             "product": machine.product,
             "driver": machine.driver,
-            "engine": version,
+            "cores": machine.cores or None,
+            "engine": build,
+            "model": fingerprint(setup.paths.model),
+            "drafter": fingerprint(setup.paths.drafter) if setup.paths.drafter is not None else None,
             "instrument": __version__,
             "loadFormat": options.load_format or "auto",
             "syntheticAcceptancePercent": {str(g): round(100 * r, 6) for g, r in options.synthetic_acceptance.items()},
@@ -196,18 +204,24 @@ def _setup(options: argparse.Namespace) -> tuple[Setup, dict[str, Any]]:
             "command": ["specmodel", "try", *sys.argv[2:]],
         }
     )
-    return setup, read_written(options.file)
+    return setup, written
 
 
-def _installed(command: tuple[str, ...]) -> str:
-    """Return the version of the vLLM that is on this machine."""
+def _installed(command: tuple[str, ...]) -> tuple[str, str]:
+    """Return the version of the vLLM that is on this machine, and with what tells builds of it apart."""
     if not command:
         raise InputError("--vllm: names no program")
     if known := _packaged(command):
         return known
     try:
         done = subprocess.run(
-            [*command, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+            [*command, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=VERSION_SECONDS,
+            check=False,
         )
     except FileNotFoundError as error:
         raise InputError(
@@ -217,32 +231,36 @@ def _installed(command: tuple[str, ...]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"--vllm: {shlex.join(command)} --version: {error}") from error
     # What plugins say at import comes first; builds append `+cpu` and the like.
-    found = re.findall(r"^v?(\d+\.\d+\.\d+)(?:[+.]\S*)?(?: .*)?$", done.stdout, re.MULTILINE)
+    found = re.findall(r"^v?((\d+\.\d+\.\d+)(?:[+.]\S*)?(?: .*)?)$", done.stdout, re.MULTILINE)
     if done.returncode or not found:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["nothing"]
         raise InputError(f"--vllm: {shlex.join(command)} --version prints no version; it says: {said[0][:300]}")
-    version: str = found[-1]
-    return version
+    return found[-1][1], found[-1][0][:200]
 
 
-def _packaged(command: tuple[str, ...]) -> str:
-    """Return the version that vLLM's package states, in a moment where `--version` imports all of it; or ""."""
+def _packaged(command: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the version that vLLM's package states, in a moment where `--version` imports all of it; or None."""
     python = command[:1] if command[1:2] == ("-m",) and command[2:3] and command[2].startswith("vllm.") else ()
     program = shutil.which(command[0])
     if not python and len(command) == 1 and program is not None:
-        with contextlib.suppress(OSError, UnicodeDecodeError), Path(program).open(encoding="utf-8") as script:
+        with contextlib.suppress(OSError, ValueError), Path(program).open(encoding="utf-8") as script:
             first = script.readline(500)
             python = tuple(shlex.split(first[2:])) if first.startswith("#!") and "python" in first else ()
     if not python:
-        return ""
+        return None
     question = "from importlib.metadata import version; print(version('vllm'))"
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
-            [*python, "-c", question], capture_output=True, text=True, timeout=VERSION_SECONDS, check=False
+            [*python, "-c", question],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=VERSION_SECONDS,
+            check=False,
         )
         found = re.match(r"(\d+\.\d+\.\d+)(?:[+.]\S*)?$", done.stdout.strip())
-        return found.group(1) if found and not done.returncode else ""
-    return ""
+        return (found.group(1), found.group()) if found and not done.returncode else None
+    return None
 
 
 def _candidates(
@@ -254,6 +272,12 @@ def _candidates(
     # The flags must be those of the engine that is here.
     engine = model.spec.engine.model_copy(update={"version": version})
     here = model.model_copy(update={"spec": model.spec.model_copy(update={"engine": engine})})
+    if release_for(version) is None:
+        checked = ", ".join(release.version for release in checked_releases())
+        raise InputError(
+            f"--vllm: this is vLLM {version}, and no release of that minor was checked, so its flags are not known: "
+            f"name one of {checked}, or any patch of these minors"
+        )
     image = resolve_engine(here, None, settings).image
     if chosen.version != version:
         _tell(
@@ -303,6 +327,8 @@ def _prompts(model: SpeculativeModel, given: Path | None) -> tuple[Path, str | N
     if given is None:
         reference = wanted.config_map_ref
         raise InputError(f"--prompts: give the file that ConfigMap {reference.name} holds as {reference.key}")
+    if given.exists() and not given.is_file():
+        raise InputError(f"--prompts: {given} must be a file: it is read more than once")
     try:
         read_prompts(given)
         return given, digest_of(given.read_text(encoding="utf-8"))
@@ -323,7 +349,10 @@ def _paths(model: SpeculativeModel, options: argparse.Namespace) -> Paths:
 
 def _path(given: str | None, uri: str, option: str) -> str:
     if given is not None:
-        path = Path(given).expanduser().resolve()
+        try:
+            path = Path(given).expanduser().resolve()
+        except RuntimeError as error:
+            raise InputError(f"{option}: {given}: {error}") from error
         if not (path / "config.json").is_file():
             raise InputError(f"{option}: {given} holds no config.json; it must be the folder of a checkpoint")
         return str(path)

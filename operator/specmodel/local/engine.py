@@ -22,6 +22,8 @@ import aiohttp
 
 #: In the environment of every process that an engine consists of: the results folder it works for.
 MARK = "SPECMODEL_TRY"
+#: Likewise: the engine that it belongs to. Who left its process group is found by it.
+ENGINE_MARK = "SPECMODEL_TRY_ENGINE"
 HOST = "127.0.0.1"
 POLL_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
@@ -50,6 +52,8 @@ class Engine:
     url: str
     log: Path
     started: float
+    #: The value of ENGINE_MARK.
+    name: str
 
     @property
     def is_alive(self) -> bool:
@@ -92,6 +96,8 @@ class Engine:
         except asyncio.CancelledError:
             _signal(group, signal.SIGKILL)
             raise
+        finally:
+            _kill_marked(f"{ENGINE_MARK}={self.name}")
 
 
 async def start_engine(
@@ -99,6 +105,7 @@ async def start_engine(
 ) -> Engine:
     """Start a server that will listen on `port`; what it prints goes to `log`. Raises `EngineFailedError`."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    name = f"{os.getpid()}-{port}-{time.monotonic_ns()}"
     with log.open("wb") as output:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -106,13 +113,13 @@ async def start_engine(
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**environment, MARK: mark},
+                env={**environment, MARK: mark, ENGINE_MARK: name},
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
         except OSError as error:
             raise EngineFailedError("EngineFailed", f"{command[0]}: {error.strerror or error}") from error
-    return Engine(process=process, url=f"http://{HOST}:{port}", log=log, started=time.monotonic())
+    return Engine(process=process, url=f"http://{HOST}:{port}", log=log, started=time.monotonic(), name=name)
 
 
 def free_port() -> int:
@@ -125,7 +132,12 @@ def free_port() -> int:
 
 def kill_leftovers(mark: str) -> list[int]:
     """Kill processes of an earlier start that was itself killed: those with the mark. Returns their ids."""
-    wanted = f"{MARK}={mark}".encode()
+    return _kill_marked(f"{MARK}={mark}")
+
+
+def _kill_marked(mark: str) -> list[int]:
+    """Kill the processes with a variable in their environment and return their ids."""
+    wanted = mark.encode()
     killed = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -170,5 +182,6 @@ def _exists(group: int) -> bool:
 
 def _ending(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
+        names = {one.value: one.name for one in signal.Signals}
+        return f"signal {names.get(-code, -code)}"
     return f"exit code {code}"

@@ -228,7 +228,9 @@ class Session:
             "VLLM_ENGINE_READY_TIMEOUT_S": str(candidate.placement.startup_timeout_seconds),
             "PYTHONUNBUFFERED": "1",
         }
-        return {**os.environ, **own, **self.setup.machine.environment(devices), **dict(candidate.env)}
+        # A key that the user's other servers want would be wanted here too, and nobody would know it.
+        had = {name: value for name, value in os.environ.items() if name != "VLLM_API_KEY"}
+        return {**had, **own, **self.setup.machine.environment(devices), **dict(candidate.env)}
 
 
 def local_arguments(setup: Setup, candidate: Candidate, port: int) -> list[str]:

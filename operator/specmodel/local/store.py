@@ -16,7 +16,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,9 @@ from specmodel.domain.observation import Run
 
 #: Members of `conditions.json` in which a second start may differ: they change no figure that is compared.
 MAY_DIFFER = frozenset({"command", "driver"})
+#: Those of them that tell weights apart.
+WEIGHTS = frozenset({"model", "drafter"})
+A_RUN = "a BenchmarkRun; remove the file to measure it anew"
 _NUMBERS = re.compile(r"\[\s*(-?\d+(?:,\s*-?\d+)*)\s*\]")
 
 
@@ -55,17 +58,31 @@ class Store:
         except OSError as error:
             raise InputError(f"{error.filename}: {error.strerror}") from error
         if not path.exists():
+            if next(self._files(), None) is not None:
+                raise InputError(
+                    f"{path}: is not there, so that nobody knows what the runs beside it were measured with; give "
+                    "another --results folder"
+                )
             _write(path, conditions)
             return
-        had = read_json(path)[0]
-        if not isinstance(had, dict):
-            raise InputError(f"{path}: must be an object; remove it to measure anew")
+        had = _read(path, "the conditions of what is in the folder; give another --results folder")
         for key in sorted(set(had) | set(conditions)):
-            if key not in MAY_DIFFER and had.get(key) != conditions.get(key):
+            if key in MAY_DIFFER or had.get(key) == conditions.get(key):
+                continue
+            if key in WEIGHTS:
+                if had.get(key) is None or conditions.get(key) is None:
+                    continue  # of a manifest without a drafter
                 raise InputError(
-                    f"{path}: {key}: what is there was measured with {had.get(key)!r}, this start has "
-                    f"{conditions.get(key)!r}; give another --results folder"
+                    f"{path}: {key}: what is there was measured with other files than --{key} names now; give another "
+                    "--results folder"
                 )
+            raise InputError(
+                f"{path}: {key}: what is there was measured with {had.get(key)!r}, this start has "
+                f"{conditions.get(key)!r}; give another --results folder"
+            )
+        learnt = {key: conditions[key] for key in WEIGHTS if had.get(key) is None and conditions.get(key) is not None}
+        if learnt:
+            _write(path, {**had, **learnt})
 
     def _take(self) -> None:
         """Keep a second start off: it would stop the engines of the first. Raises `InputError` and `OSError`."""
@@ -90,21 +107,21 @@ class Store:
     def runs(self, workload: str) -> list[Run]:
         """Return the runs of a workload, by name. Raises `InputError` for a file that cannot be read."""
         found: list[Run] = []
-        for path in sorted((self.folder / "runs").glob("*.json")):
-            for value in read_json(path):
-                if not isinstance(value, Mapping):
-                    raise InputError(f"{path}: must hold a BenchmarkRun; remove the file to measure it anew")
-                run = read_run(value, str(path))
-                if load_digest(run.spec.dataset, run.spec.dataset_digest) == workload:
-                    found.append(run)
+        for path in self._files():
+            run = _run(path)[0]
+            if load_digest(run.spec.dataset, run.spec.dataset_digest) == workload:
+                found.append(run)
         return found
+
+    def _files(self) -> Iterator[Path]:
+        """Yield the files of runs, by name; what begins with a dot is an editor's or an archive's."""
+        return (path for path in sorted((self.folder / "runs").glob("*.json")) if not path.name.startswith("."))
 
     def reopen(self) -> None:
         """Take back the failures for which no candidate was to blame: this start tries those again."""
-        for path in sorted((self.folder / "runs").glob("*.json")):
-            value = read_json(path)[0]
-            failed = value.get("status", {}).get("conditions", []) if isinstance(value, dict) else []
-            if any(one.get("type") == "Failed" and one.get("reason") not in CANDIDATE_FAULTS for one in failed):
+        for path in self._files():
+            run, value = _run(path)
+            if run.failure is not None and run.failure[0] not in CANDIDATE_FAULTS:
                 del value["status"]["conditions"]
                 _write(path, value)
 
@@ -148,9 +165,9 @@ class FileRun:
 
     async def read(self) -> Found:
         """Return the run, its target set to the engine of this start."""
-        self._value = read_json(self.path)[0]
+        self._value = _read(self.path, A_RUN)
         self._value["spec"]["target"]["url"] = self.url
-        status = self._value.setdefault("status", {})
+        status = self._value["status"] = self._value.get("status") or {}
         provenance = status.get("provenance")
         return Found(
             uid=self._value["metadata"]["name"],
@@ -187,7 +204,7 @@ class FileRun:
 
     def close(self, outcome: Outcome) -> None:
         """Write down how the run ended, as the operator would."""
-        value = self._value or read_json(self.path)[0]
+        value = self._value or _read(self.path, A_RUN)
         is_complete = outcome.name == "Complete"
         kind = RunConditionType.COMPLETE if is_complete else RunConditionType.FAILED
         condition = Condition(
@@ -197,8 +214,26 @@ class FileRun:
             message=outcome.message[:4000],
             last_transition_time=_now().strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
-        value.setdefault("status", {})["conditions"] = [condition.to_wire()]
+        value["status"] = {**(value.get("status") or {}), "conditions": [condition.to_wire()]}
         _write(self.path, value)
+
+
+def _run(path: Path) -> tuple[Run, dict[str, Any]]:
+    """Return the run of a file, and the file's object. Raises `InputError`."""
+    value = _read(path, A_RUN)
+    run = read_run(value, str(path))
+    if run.name != path.stem:
+        raise InputError(f"{path}: metadata.name: is {run.name}, and a run's file is named after it; remove the copy")
+    return run, value
+
+
+def _read(path: Path, what: str) -> dict[str, Any]:
+    """Return the one object of a file; `what` it must be goes into the message. Raises `InputError`."""
+    values = read_json(path) if path.is_file() else []
+    if len(values) != 1 or not isinstance(values[0], dict):
+        raise InputError(f"{path}: must be a file that holds {what}")
+    found: dict[str, Any] = values[0]
+    return found
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
