@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,14 @@ def test_a_pair_that_fits_is_told_with_its_memory(tmp_path: Path, capsys: pytest
     assert (first["candidate"], first["mayStart"]) == ("1 GPU no drafter", True)
     assert first["memory"]["weightsGiB"] == pytest.approx(14.96, abs=0.01)
     assert first["memory"]["products"]["NVIDIA-H100-80GB-HBM3"]["tokens"] > 400_000
+
+
+def test_the_room_is_told_in_sequences_of_so_many_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = {"hardware": {"gpusPerReplica": [1], "gpuProducts": ["NVIDIA-H100-80GB-HBM3"]}, "drafter": None}
+    assert main(asked(tmp_path, LLAMA_8B, None, **spec)) == 0
+    assert "3.6 of 131,072 tokens (NVIDIA-H100-80GB-HBM3)" in capsys.readouterr().out
+    assert main(asked(tmp_path, TINY_TARGET, None, **spec)) == 0
+    assert re.search(r"\d,\d{3}(\.\d)? of [\d,]+ tokens \(", capsys.readouterr().out)
 
 
 def test_a_drafter_that_does_not_fit_ends_with_3_and_both_values(

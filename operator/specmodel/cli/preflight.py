@@ -184,11 +184,11 @@ def _table(value: dict[str, Any]) -> str:
 
 def _room(memory: dict[str, Any], product: str) -> str:
     room = memory["products"][product]
-    return f"{_cell(room['sequences'])} of {_cell(memory['sequenceTokens'])} ({product})"
+    return f"{_cell(room['sequences'])} of {_cell(memory['sequenceTokens'])} tokens ({product})"
 
 
 def _cell(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,g}"
 
 
 def _described(facts: dict[str, Any]) -> str:
