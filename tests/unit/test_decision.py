@@ -411,6 +411,12 @@ def test_the_runner_up_is_named_with_the_number_that_lost() -> None:
     assert decision.runner_up == "1 GPU γ=3: 0.231 GPU·s per request against 0.115 GPU·s per request"
 
 
+def test_costs_of_a_fast_model_are_told_apart() -> None:
+    message = choose(model_of(limit(500)), g1d0=(200, 157.9), g1d3=(100, 169.4)).message
+    assert "0.0059 GPU·s per request" in message
+    assert "against 0.00633 GPU·s per request" in message
+
+
 # --- what holds of every field ----------------------------------------------------------------------------------------
 
 MODELS = [

@@ -412,7 +412,7 @@ def _value(one: Assessment, spec: SpeculativeModelSpec) -> str:
             if one.cost is None:
                 return "no cost"
             if one.gpus is None or one.replicas is None:
-                return f"{one.candidate.gpus_per_replica / (one.throughput or math.inf):.3f} GPU·s per request"
+                return f"{_seconds(one.candidate.gpus_per_replica / (one.throughput or math.inf))} GPU·s per request"
             return f"{_count(one.gpus, 'GPU')} ({_count(one.replicas, 'replica')})"
         case Objective.HIGHEST_THROUGHPUT:
             replicas = gpu_budget(spec) // one.candidate.gpus_per_replica
@@ -422,6 +422,11 @@ def _value(one: Assessment, spec: SpeculativeModelSpec) -> str:
                 return "an unknown latency"
             return f"{one.latency_milliseconds:.2f} ms at concurrency {one.latency_concurrency}"
     assert_never(objective)
+
+
+def _seconds(value: float) -> str:
+    """Return seconds with three decimals, or as many as show three digits: small models cost a hundredth or less."""
+    return f"{value:.3f}" if value >= 0.02 else f"{value:.3g}"
 
 
 def _best_of(spec: SpeculativeModelSpec) -> str:
