@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from specmodel.api.model import SpeculativeModel
-from specmodel.domain.assessment import Assessment
+from specmodel.domain.assessment import Assessment, gpu_budget
 from specmodel.domain.decision import Decision
 
 
@@ -21,7 +21,10 @@ def recommended(written: Mapping[str, Any], model: SpeculativeModel, decision: D
     manifest: dict[str, Any] = copy.deepcopy(dict(written))
     manifest.pop("status", None)
     spec: dict[str, Any] = manifest["spec"]
-    spec.setdefault("hardware", {})["gpusPerReplica"] = [candidate.gpus_per_replica]
+    # Left out, the budget would be twice the GPUs of the one candidate that is left: less than was decided for.
+    spec.setdefault("hardware", {}).update(
+        gpusPerReplica=[candidate.gpus_per_replica], gpuBudget=gpu_budget(model.spec)
+    )
     spec.setdefault("quantization", {})["weights"] = [candidate.weights]
     if candidate.speculative_tokens:
         spec["drafter"]["speculativeTokens"] = [candidate.speculative_tokens]
