@@ -59,6 +59,14 @@ def measured(run: RunServer) -> list[tuple[int, str]]:
     return [(c["concurrency"], c["temperature"]) for c in run.status.get("cells", [])]
 
 
+async def test_once_the_server_answers_nothing_says_that_it_is_waited_for(tmp_path: Path) -> None:
+    run = run_of(cell(1))
+    assert await carry_out(run, EngineServer(), tmp_path) == "Complete"
+    first, second = (patch["status"]["progress"]["doing"] for patch in run.patches[:2])
+    assert first.startswith("waiting for http://")
+    assert second == "preparing the load"
+
+
 async def test_every_cell_is_measured_and_written_with_what_produced_it(tmp_path: Path) -> None:
     run, engine = run_of(cell(1), cell(4, requests=12), cell(2, "0.5")), EngineServer()
     assert await carry_out(run, engine, tmp_path) == "Complete"

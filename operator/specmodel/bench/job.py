@@ -194,6 +194,7 @@ class _Job:
             key = self.spec.dataset.prompts.config_map_ref.key
             self.prompts = read_prompts(self.prompts_at / key if self.prompts_at.is_dir() else self.prompts_at)
         await self.target.wait_until_served(self.spec.stall_seconds)
+        self.doing = "preparing the load"
         identity = await self.target.identity()
         self.is_vllm = bool(identity.engine)
         provenance = Provenance(
