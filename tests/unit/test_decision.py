@@ -380,10 +380,10 @@ def test_a_baseline_that_cannot_run_leaves_the_next_topology_to_serve() -> None:
 
 def test_when_not_even_a_baseline_runs_nothing_serves() -> None:
     model = model_of(limit(500))
-    table = {c.digest: measured(c, failure=("ServerFailed", "no such model")) for c in candidates_of(model)}
+    table = {c.digest: measured(c, failure=("ServerFailed", "No such model.")) for c in candidates_of(model)}
     decision = decide_model(model, candidates_of(model), table, None)
     assert (decision.serve, decision.reason) == (None, "NobodyEligible")
-    assert "no such model" in decision.message
+    assert decision.message.endswith(": No such model. Not even a baseline without drafter can run.")
     assert within_sla(decision, None, model.spec).status.value == "Unknown"
 
 

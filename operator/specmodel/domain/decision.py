@@ -319,7 +319,7 @@ def _fall_back(field: _Field) -> Decision:
     if nearest is not None and nearest.miss is not None:
         because += f"; nearest miss: {field.name(nearest)}, {nearest.miss}"
     elif other := next((one for one in field.pool if one.verdict is not Verdict.UNMEASURED), None):
-        because += f"; {field.name(other)}: {other.message}"
+        because += f"; {field.name(other)}: {other.message.removesuffix('.')}"
     maybe = [one for one in field.pool if one.verdict is Verdict.INCONCLUSIVE]
     if maybe and not field.is_foreign:
         best = standing if standing in maybe and standing is not None else _likeliest(field, maybe)
