@@ -44,7 +44,7 @@ def watch(world: World, name: str, is_done: Callable[[Json], bool]) -> Json:
         words = f"Ready={ready.get('status', '-')} {ready.get('reason', '')}: {ready.get('message', '')}"
         if progressing.get("reason") not in (None, ready.get("reason"), "Serving"):
             words += f" | {progressing['reason']}: {progressing['message']}"
-        if words != said:
+        if ready and words != said:
             say(words)
             said = words
         if is_done(model):
