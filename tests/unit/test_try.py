@@ -224,6 +224,20 @@ def test_an_engine_that_does_not_start_is_a_failed_candidate_with_its_own_words(
     assert done.returncode == 0, done.stderr
     assert "1 GPU γ=3         Failed" in done.stdout
     assert "ValueError: no drafter of that name" in done.stderr
+    assert "is not tried again" not in done.stderr
+    again = run(tmp_path, model=model)
+    (failed,) = (one["run"] for one in events(tmp_path) if one["event"] == "outcome" and one["outcome"] != "Complete")
+    file = tmp_path / "results" / "runs" / f"{failed}.json"
+    assert f"1 GPU γ=3: failed before (EngineFailed) and is not tried again; remove {file} to try it" in again.stderr
+    assert "no drafter: failed before" not in again.stderr
+
+
+def test_an_engine_that_a_cluster_would_not_serve_with_is_said(tmp_path: Path) -> None:
+    model = manifest(hardware={"gpusPerReplica": [1, 2]})
+    model["spec"]["engine"]["version"] = "0.22.1"
+    done = run(tmp_path, model=model)
+    assert "a cluster would serve this manifest with vLLM 0.22.1; this machine has 0.25.1" in done.stderr
+    assert "candidates with more than 1 GPU are left out" in done.stderr
 
 
 def test_an_engine_that_dies_at_its_first_request_is_a_failed_candidate(tmp_path: Path) -> None:

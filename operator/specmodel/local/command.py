@@ -281,8 +281,8 @@ def _candidates(
     image = resolve_engine(here, None, settings).image
     if chosen.version != version:
         _tell(
-            f"specmodel try: the manifest's engine is {chosen.version}, this machine has vLLM {version}: "
-            f"figures are of {version}"
+            f"specmodel try: a cluster would serve this manifest with vLLM {chosen.version}; this machine has "
+            f"{version}, and figures are of that"
         )
     candidates = enumerate_candidates(model, EngineChoice(image=image, version=version), settings)
     products = candidates[0].gpu_products
@@ -293,10 +293,8 @@ def _candidates(
         )
     most = max(candidate.gpus_per_replica for candidate in candidates)
     if most > len(machine.devices):
-        _tell(
-            f"specmodel try: candidates with more than {len(machine.devices)} GPUs are left out: this machine "
-            "has no more"
-        )
+        here_are = f"{len(machine.devices)} GPU{'s' * (len(machine.devices) > 1)}"
+        _tell(f"specmodel try: candidates with more than {here_are} are left out: this machine has no more")
         candidates = tuple(one for one in candidates if one.gpus_per_replica <= len(machine.devices))
     if not candidates:
         raise InputError(
@@ -374,6 +372,8 @@ async def _run(setup: Setup, written: dict[str, Any], output: str) -> int:
     setup.store.note("start", candidates=len(setup.candidates), devices=list(setup.machine.devices))
     where = "this CPU" if setup.machine.is_cpu else f"{len(setup.machine.devices)} × {setup.machine.product}"
     _say(f"{len(setup.candidates)} candidates on {where}; results in {setup.store.folder}")
+    for line in _failed_before(setup):
+        _say(line)
     working = asyncio.create_task(_work(session))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -464,6 +464,17 @@ def _print(setup: Setup, written: dict[str, Any], decision: Decision, output: st
         return 0
     _tell(f"specmodel try: {decision.message}")
     return EXIT_NOBODY_ELIGIBLE
+
+
+def _failed_before(setup: Setup) -> list[str]:
+    """Return a line for each candidate that an earlier start found at fault, with what to do to try it again."""
+    shapes = {candidate.digest: candidate.shape for candidate in setup.candidates}
+    return [
+        f"{shapes[run.candidate]}: failed before ({run.failure[0]}) and is not tried again; remove "
+        f"{setup.store.path_of(run.name)} to try it"
+        for run in setup.store.runs(setup.workload)
+        if run.failure is not None and run.candidate in shapes
+    ]
 
 
 def _caveats(setup: Setup) -> list[str]:
