@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +86,35 @@ def test_a_volume_of_a_cluster_ends_with_4_and_says_what_to_write(
     assert "--drafter DIR" in capsys.readouterr().out
 
 
+def test_a_hub_that_cannot_be_reached_ends_with_4_and_says_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    model = {"model": {"uri": "hf://example/target"}, "drafter": {"uri": "hf://example/drafter"}}
+    assert main(asked(tmp_path, TINY_TARGET, None, **model)) == 4
+    text = capsys.readouterr().out
+    assert "cannot be reached" in text
+    assert "name a folder that holds the same files with --drafter DIR" in text
+
+
 def test_a_folder_that_is_not_there_is_no_drafter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*asked(tmp_path, TINY_TARGET, None), "--drafter", str(tmp_path / "nowhere")]
     assert main(arguments) == 3
     assert "DrafterNotFound" in capsys.readouterr().out
+
+
+def test_it_prints_in_the_terminals_encoding_and_says_when_nobody_reads(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", "from specmodel.cli.main import main; raise SystemExit(main())"]
+    program += asked(tmp_path, TINY_TARGET, TINY_DRAFTER)
+    narrow = subprocess.run(
+        program, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False
+    )
+    assert (narrow.returncode, narrow.stderr) == (0, "")
+    assert "1 GPU \\u03b3=3" in narrow.stdout
+    with Path("/dev/full").open("w") as full:
+        lost = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert lost.returncode == 2
+    assert lost.stderr == "specmodel preflight: stdout: cannot be written: No space left on device\n"
 
 
 def test_a_manifest_that_is_wrong_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

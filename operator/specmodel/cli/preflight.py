@@ -12,11 +12,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specmodel.api.conditions import ConditionStatus
 from specmodel.api.model import DrafterMethod, OnIncompatible, SpeculativeModel
+from specmodel.cli.answer import written_out
 from specmodel.cli.manifest import read_model
 from specmodel.cli.reading import InputError
 from specmodel.domain.candidate import Candidate, enumerate_candidates
@@ -62,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     reading = asyncio.run(_read(question, options.target, options.drafter))
     judgement = judge(reading, candidates, _policy(model), proven=())
     value = _answer(reading, candidates, judgement)
-    print(json.dumps(value, indent=2) if options.output == "json" else _table(value))
+    if unwritten := written_out(json.dumps(value, indent=2) if options.output == "json" else _table(value)):
+        print(f"specmodel preflight: stdout: {unwritten}", file=sys.stderr)
+        return EXIT_INPUT
     return _exit_code(reading, candidates, judgement)
 
 
@@ -109,7 +113,11 @@ async def _one(
     if uri.startswith(CLAIM):
         words = f"{uri} is on a volume of a cluster: name a folder that holds the same files with {option} DIR"
         return Unread(cause=Cause.UNREACHABLE, message=words)
-    return await read(uri, revision, Path(), environment)
+    found = await read(uri, revision, Path(), environment)
+    if isinstance(found, Unread) and found.cause is Cause.UNREACHABLE:
+        words = f"{found.message}; name a folder that holds the same files with {option} DIR"
+        return replace(found, message=words)
+    return found
 
 
 def _answer(reading: Reading, candidates: Sequence[Candidate], judgement: Judgement) -> dict[str, Any]:
