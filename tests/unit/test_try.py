@@ -180,6 +180,26 @@ def test_told_to_stop_when_nobody_reads_what_it_says_it_stops_all_the_same(
     assert engines(tmp_path) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_of_what_a_shell_had_it_ignore_it_ignores_only_a_terminal_that_is_closed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    model = manifest()
+    model["spec"]["engine"]["env"][0]["value"] = "never-ready"
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump(model), encoding="utf-8")
+    ignoring = ["/bin/sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *command(tmp_path)]
+    process = subprocess.Popen(ignoring, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE
+    while not engines(tmp_path):
+        assert time.monotonic() < deadline, "no engine was started"
+        time.sleep(0.1)
+    process.send_signal(number)
+    if number is signal.SIGHUP:  # the one that follows tells whether this one was heard
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + (signal.SIGINT if number is signal.SIGINT else signal.SIGTERM)
+    assert engines(tmp_path) == []
+
+
 def test_a_second_start_in_a_folder_where_one_measures_is_refused_and_harms_nothing(
     tmp_path: Path, begun: subprocess.Popen[bytes]
 ) -> None:
@@ -362,13 +382,18 @@ def test_the_status_of_a_run_may_be_missing_and_the_manifest_a_pipe(tmp_path: Pa
     assert [one["run"] for one in events(tmp_path) if one["event"] == "cell"][2:] == [file.stem]
 
 
-def test_nobody_within_the_limits_is_exit_code_3(tmp_path: Path) -> None:
+def test_nobody_within_the_limits_is_exit_code_3_and_nothing_is_recommended_any_more(
+    tmp_path: Path, measured: Path
+) -> None:
+    shutil.copytree(measured / "results", tmp_path / "results")
+    assert (tmp_path / "results" / "recommended.yaml").exists()
     model = manifest(
         sla={"limits": [{"metric": "E2ELatency", "percentile": 50, "maxMilliseconds": 1}], "confidencePercent": 0}
     )
     done = run(tmp_path, model=model)
     assert done.returncode == 3
     assert "nearest miss" in done.stderr
+    assert not (tmp_path / "results" / "recommended.yaml").exists()
 
 
 @pytest.mark.parametrize(
@@ -466,3 +491,11 @@ def test_pretended_acceptance_and_random_weights_reach_the_engine_and_are_said(t
     assert speculation["synthetic_acceptance_length"] == pytest.approx(1 + 3 * 0.355)
     assert "acceptance is pretended (35.5 % at γ=3), not a drafter's" in done.stderr
     assert "random weights" in done.stderr
+    pretended = "acceptance is pretended (35.5 % at γ=3), not a drafter's"
+    assert f"# {pretended}" in (tmp_path / "results" / "recommended.yaml").read_text(encoding="utf-8")
+    line = [sys.executable, "-m", "specmodel", "decide", "-f", "model.yaml", "--results", "results/runs"]
+    decided = subprocess.run(
+        line, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(), cwd=tmp_path
+    )
+    assert decided.returncode == 0, decided.stderr
+    assert pretended in decided.stderr

@@ -41,6 +41,8 @@ RENDERED = f"{GROUP}/rendered"
 ANSWERED = f"{GROUP}/answered"
 #: Annotation on the stable Service: the time (RFC 3339) at which its selector last moved.
 MOVED_AT = f"{GROUP}/moved-at"
+#: Annotation of a run that `specmodel try` wrote: what a reader of its figures must know of them.
+CAVEATS = f"{GROUP}/caveats"
 #: Annotation on a benchmark Job: `<uid>/<restarts>` of the engine's pod when the Job was made, so that an engine that
 #: died under load is told from one that stumbled before.
 ENGINE_PROCESS = f"{GROUP}/engine-process"

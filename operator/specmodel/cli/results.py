@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from specmodel.api.benchmark import BenchmarkRunSpec, BenchmarkRunStatus
 from specmodel.api.conditions import ConditionStatus, RunConditionType
-from specmodel.api.labels import API_VERSION, RUN_KIND
+from specmodel.api.labels import API_VERSION, CAVEATS, RUN_KIND
 from specmodel.api.model import SpeculativeModel
 from specmodel.api.wire import canonical_decimal
 from specmodel.cli.raw import RawResult, is_raw, read_result, require_percentiles
@@ -32,6 +32,7 @@ from specmodel.domain.observation import Run
 
 JSON_SUFFIXES = frozenset({".json", ".jsonl"})
 YAML_SUFFIXES = frozenset({".yaml", ".yml"})
+CAVEATS_MAXIMUM = 1000
 LIST_KINDS = frozenset({"List", f"{RUN_KIND}List"})
 
 
@@ -52,6 +53,7 @@ class _Found:
     raw: list[RawResult] = field(default_factory=list)
     runs: list[tuple[str, Run]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    caveats: set[str] = field(default_factory=set)
 
 
 def read_results(folder: Path, model: SpeculativeModel, candidates: Sequence[Candidate]) -> Results:
@@ -126,6 +128,10 @@ def _read_value(value: Any, where: str, model: SpeculativeModel, found: _Found, 
     # Other objects may lie beside the runs, the model itself for one.
     if kind == RUN_KIND:
         found.runs.append((where, read_run(value, where)))
+        annotations = value["metadata"].get("annotations")
+        caveats = annotations.get(CAVEATS) if isinstance(annotations, dict) else None
+        if isinstance(caveats, str):
+            found.caveats.add(caveats[:CAVEATS_MAXIMUM])
 
 
 def read_run(value: Mapping[str, Any], where: str) -> Run:
@@ -184,7 +190,7 @@ def _twice(found: _Found) -> list[str]:
 
 
 def _match(found: _Found, folder: Path, model: SpeculativeModel, candidates: Sequence[Candidate]) -> Results:
-    notes: list[str] = []
+    notes = [f"{folder}: {caveats}" for caveats in sorted(found.caveats)]
     problems: list[str] = []
     measurements: dict[str, Measurement] = {}
     for candidate in candidates:

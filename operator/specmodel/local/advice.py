@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -13,7 +13,9 @@ from specmodel.domain.assessment import Assessment, gpu_budget
 from specmodel.domain.decision import Decision
 
 
-def recommended(written: Mapping[str, Any], model: SpeculativeModel, decision: Decision, measured_on: str) -> str:
+def recommended(
+    written: Mapping[str, Any], model: SpeculativeModel, decision: Decision, measured_on: str, notes: Sequence[str]
+) -> str:
     """Return the manifest as YAML with what it rests on as a comment; empty when nothing may serve."""
     candidate = decision.serve
     if candidate is None:
@@ -36,7 +38,8 @@ def recommended(written: Mapping[str, Any], model: SpeculativeModel, decision: D
     if assessment is not None:
         lines.append(_figures(assessment))
     lines.append(f"{decision.reason}: {decision.message}")
-    comment = "".join(f"# {line}\n" for line in lines if line)
+    lines += notes
+    comment = "".join(f"# {' '.join(line.split())}\n" for line in lines if line)
     return comment + yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=100)
 
 

@@ -377,7 +377,8 @@ async def _run(setup: Setup, written: dict[str, Any], output: str) -> int:
     working = asyncio.create_task(_work(session))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves SIGHUP
+        # nohup has SIGHUP ignored; a shell ignores SIGINT for what it runs in the background, which is asked by name.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, _stop, working, stopped, number)
     live = asyncio.create_task(_live(session))
     try:
@@ -448,19 +449,23 @@ def _print(setup: Setup, written: dict[str, Any], decision: Decision, output: st
     status = status_of(setup.model, decision, now)
     _clear()
     where = "a CPU" if setup.machine.is_cpu else setup.machine.product
-    manifest = recommended(written, setup.model, decision, f"{where}, vLLM {setup.candidates[0].engine_version}")
+    measured_on = f"{where}, vLLM {setup.candidates[0].engine_version}"
+    is_decided = any(one.verdict is Verdict.ELIGIBLE for one in decision.assessments)
+    manifest = recommended(written, setup.model, decision, measured_on, setup.caveats()) if is_decided else ""
     path = setup.store.folder / "recommended.yaml"
     if manifest:
         path.write_text(manifest, encoding="utf-8")
+    else:
+        path.unlink(missing_ok=True)  # an earlier decision's
     unwritten = written_out(rendered(status, output))
-    for note in _caveats(setup):
+    for note in setup.caveats():
         _tell(f"specmodel try: {note}")
     if manifest:
         _tell(f"specmodel try: the recommended manifest is {path}")
     if unwritten:
         _tell(f"specmodel try: stdout: {unwritten}; the same command prints the decision again")
         return EXIT_FAULT
-    if any(one.verdict is Verdict.ELIGIBLE for one in decision.assessments):
+    if is_decided:
         return 0
     _tell(f"specmodel try: {decision.message}")
     return EXIT_NOBODY_ELIGIBLE
@@ -475,21 +480,6 @@ def _failed_before(setup: Setup) -> list[str]:
         for run in setup.store.runs(setup.workload)
         if run.failure is not None and run.candidate in shapes
     ]
-
-
-def _caveats(setup: Setup) -> list[str]:
-    notes = []
-    if setup.machine.is_cpu:
-        notes.append("measured on a CPU: the figures say nothing of a GPU")
-    if setup.load_format:
-        notes.append("random weights (--load-format dummy): speed is real, text is not")
-    if setup.synthetic_acceptance:
-        shares = ", ".join(f"{100 * rate:g} % at γ={gamma}" for gamma, rate in setup.synthetic_acceptance.items())
-        notes.append(f"acceptance is pretended ({shares}), not a drafter's")
-    if setup.schedule:
-        steps = ", ".join(f"{tokens} up to {last} requests" for _, last, tokens in setup.schedule)
-        notes.append(f"γ follows the load: {steps}; no manifest can ask for that yet")
-    return notes
 
 
 async def _live(session: Session) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 
 from specmodel.api.benchmark import CellRequest, RunProgress
-from specmodel.api.labels import ROLE_SERVE
+from specmodel.api.labels import CAVEATS, ROLE_SERVE
 from specmodel.api.model import SpeculativeModel
 from specmodel.bench.figures import in_words
 from specmodel.bench.job import Outcome, run_job
@@ -65,6 +65,21 @@ class Setup:
     side_by_side: bool = True
     #: Why a candidate is not started, (reason, message) by digest: what its checkpoints say.
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def caveats(self) -> list[str]:
+        """Return what a reader of the figures must know of them."""
+        notes = []
+        if self.machine.is_cpu:
+            notes.append("measured on a CPU: the figures say nothing of a GPU")
+        if self.load_format:
+            notes.append("random weights (--load-format dummy): speed is real, text is not")
+        if self.synthetic_acceptance:
+            shares = ", ".join(f"{100 * rate:g} % at γ={gamma}" for gamma, rate in self.synthetic_acceptance.items())
+            notes.append(f"acceptance is pretended ({shares}), not a drafter's")
+        if self.schedule:
+            steps = ", ".join(f"{tokens} up to {last} requests" for _, last, tokens in self.schedule)
+            notes.append(f"γ follows the load: {steps}; no manifest can ask for that yet")
+        return notes
 
 
 @dataclass(slots=True)
@@ -208,6 +223,8 @@ class Session:
         owner = Owner(kind="SpeculativeModel", name=setup.model.name, uid="")
         manifest = benchmark_run(owner, spec, candidate=candidate.digest, workload=setup.workload)
         del manifest["metadata"]["ownerReferences"]
+        if notes := setup.caveats():
+            manifest["metadata"]["annotations"] = {CAVEATS: "; ".join(notes)}
         setup.store.create(manifest)
         name: str = manifest["metadata"]["name"]
         return name
