@@ -225,7 +225,7 @@ def _installed(command: tuple[str, ...]) -> tuple[str, str]:
         )
     except FileNotFoundError as error:
         raise InputError(
-            f"--vllm: there is no program {command[0]!r}: install vLLM (pip install 'specmodel[vllm]'), or name its "
+            f"--vllm: there is no program {command[0]!r}: install vLLM (pip install vllm), or name its "
             "program, for example --vllm '/opt/venv/bin/python -m vllm.entrypoints.cli.main'"
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
