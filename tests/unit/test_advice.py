@@ -36,7 +36,7 @@ def test_a_demand_that_fits_the_default_budget_of_all_candidates_still_fits_when
     assert decision.serve is not None
     assert decision.serve.shape == Shape(gpus_per_replica=1, speculative_tokens=3, weights="FP8")
     assert decision.replicas == 3
-    (tmp_path / "recommended.yaml").write_text(recommended(written, model, decision, "two GPUs"), encoding="utf-8")
+    (tmp_path / "recommended.yaml").write_text(recommended(written, model, decision, "two GPUs", []), encoding="utf-8")
     narrowed, again = decided(tmp_path / "recommended.yaml")
     assert again.serve == decision.serve
     assert again.reason in {"LowestCost", "OnlyEligible"}
