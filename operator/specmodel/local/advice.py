@@ -14,7 +14,7 @@ from specmodel.domain.decision import Decision
 
 
 def recommended(
-    written: Mapping[str, Any], model: SpeculativeModel, decision: Decision, measured_on: str, notes: Sequence[str]
+    written: Mapping[str, Any], model: SpeculativeModel, decision: Decision, measured_on: str, notes: Sequence[str] = ()
 ) -> str:
     """Return the manifest as YAML with what it rests on as a comment; empty when nothing may serve."""
     candidate = decision.serve
