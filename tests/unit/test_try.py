@@ -298,6 +298,15 @@ def test_what_nobody_can_print_is_kept_and_said(tmp_path: Path) -> None:
     assert r"*  1 GPU \u03b3=3" in again.stdout
 
 
+def test_told_to_stop_while_it_is_only_loaded_it_says_nothing() -> None:
+    program = "import sys; sys.modules['specmodel.local.command'] = sys.modules['__main__']\n"
+    program += "def main(_): raise KeyboardInterrupt\n"
+    program += "from specmodel.cli.main import main as specmodel; sys.exit(specmodel(['try']))"
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment())
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
 def test_figures_of_other_conditions_are_never_mixed(tmp_path: Path) -> None:
     assert run(tmp_path).returncode == 0
     other = run(tmp_path, "--load-format", "dummy")
@@ -402,6 +411,8 @@ def test_nobody_within_the_limits_is_exit_code_3_and_nothing_is_recommended_any_
         (["--devices", "gpu"], "--devices: 'gpu' must be auto, cpu, cpu:PARTS, or GPU indices such as 0,1"),
         (["--vllm", "no-such-program"], "--vllm: there is no program 'no-such-program'"),
         (["--model", "/"], "--model: / holds no config.json"),
+        (["--synthetic-acceptance", "5=50"], "--synthetic-acceptance: no candidate here drafts 5 tokens; "),
+        (["--synthetic-acceptance", "3=50,3=60"], "'3=60' must be γ=PERCENT, such as 3=35.5, each γ from 1 to 16 once"),
         (["--prompts", "/dev/null"], "--prompts: the manifest's workload.dataset is synthetic"),
         (["--vllm", "vllm 'serve"], '--vllm: "vllm \'serve" is no command: No closing quotation'),
         (

@@ -7,6 +7,7 @@ the benchmark image no operator. This module knows no command's arguments: each 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,5 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=[one.name for one in COMMANDS], metavar="COMMAND", help="see below")
     name = parser.parse_args(given[:1]).command
     command = next(one for one in COMMANDS if one.name == name)
-    code: int = import_module(command.module).main(given[1:])
+    try:
+        code: int = import_module(command.module).main(given[1:])
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return code

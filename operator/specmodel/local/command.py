@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _tell(f"specmodel try: {options.file}: {error.reason}: {error.message}")
         return EXIT_INPUT
     except OSError as error:
-        _tell(f"specmodel try: {error.filename or 'this machine'}: {error.strerror or error}")
+        # What cannot be written has no name; it goes to the results.
+        _tell(f"specmodel try: {error.filename or options.results or 'the results'}: {error.strerror or error}")
         return EXIT_FAULT
     except KeyboardInterrupt:
         _tell("specmodel try: stopped before anything was started")
@@ -138,8 +139,8 @@ def _acceptance(text: str) -> dict[int, float]:
             tokens, rate = int(gamma), float(percent) / 100
         except ValueError:
             tokens, rate = 0, -1.0
-        if not (1 <= tokens <= 16 and 0 <= rate <= 1):
-            message = f"{part!r} must be γ=PERCENT, such as 3=35.5, with γ from 1 to 16 and 0 to 100 percent"
+        if not (1 <= tokens <= 16 and 0 <= rate <= 1) or tokens in rates:
+            message = f"{part!r} must be γ=PERCENT, such as 3=35.5, each γ from 1 to 16 once, and 0 to 100 percent"
             raise argparse.ArgumentTypeError(message)
         rates[tokens] = rate
     return rates
@@ -172,6 +173,14 @@ def _setup(options: argparse.Namespace) -> tuple[Setup, dict[str, Any]]:
         raise InputError(f"--vllm: {options.vllm!r} is no command: {error}") from error
     version, build = _installed(command)
     candidates = _candidates(model, machine, version, options)
+    drafted = sorted({one.speculative_tokens for one in candidates} - {0})
+    if lacking := sorted(set(options.synthetic_acceptance) - set(drafted)):
+        raise InputError(
+            f"--synthetic-acceptance: no candidate here drafts {', '.join(map(str, lacking))} tokens; "
+            f"{options.file}: spec.drafter.speculativeTokens: {', '.join(map(str, drafted)) or 'none'}"
+        )
+    if options.schedule and not drafted:
+        raise InputError(f"--schedule: no candidate drafts; {options.file} names no drafter")
     prompts, digest = _prompts(model, options.prompts)
     store = Store(folder=options.results or Path("specmodel-try") / model.name)
     setup = Setup(
