@@ -279,6 +279,18 @@ def test_speculation_that_does_nothing_is_not_recommended_as_speculation(tmp_pat
     assert "SpeculationInactive" in done.stdout
 
 
+def test_decide_takes_the_folder_that_try_was_given(measured: Path) -> None:
+    line = [sys.executable, "-m", "specmodel", "decide", "-f", "model.yaml", "--results"]
+    for folder in ("results", "results/runs"):
+        done = subprocess.run(
+            [*line, folder], capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
+            cwd=measured,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "*  1 GPU γ=3" in done.stdout
+        assert "measured on a CPU: the figures say nothing of a GPU" in done.stderr
+
+
 def test_what_nobody_can_print_is_kept_and_said(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(manifest()), encoding="utf-8")
     with Path("/dev/full").open("w", encoding="utf-8") as full:

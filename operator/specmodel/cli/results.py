@@ -81,6 +81,8 @@ def _files(folder: Path) -> list[Path]:
             raise InputError(f"{folder}: there is no such folder")
         if not folder.is_dir():
             raise InputError(f"{folder}: is no folder; --results takes the folder that holds the results")
+        if (folder / "conditions.json").is_file() and (folder / "runs").is_dir():
+            folder = folder / "runs"  # of `specmodel try --results`
         return sorted(path for path in folder.iterdir() if path.suffix.lower() in JSON_SUFFIXES | YAML_SUFFIXES)
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {error.strerror or error}") from error
