@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import runpy
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -22,6 +25,9 @@ from specmodel.domain.statistics import percentile
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "h200-2026-11-30"
 RUNS = sorted((RESULTS / "runs").glob("*.json"))
+SHAPES = ROOT / "benchmarks" / "gpu" / "make_models.py"
+NVIDIA_SMI = """0, NVIDIA H200, 143771, 580.159.04, GPU-0, [N/A]
+1, NVIDIA H200, 143771, 580.159.04, GPU-1, [N/A]"""
 METRICS = {"e2ELatency": "e2e_us", "ttft": "ttft_us"}
 
 
@@ -124,3 +130,40 @@ def test_the_report_says_what_its_program_makes_of_the_files() -> None:
     program = ROOT / "benchmarks" / "gpu" / "report.py"
     done = subprocess.run([sys.executable, str(program), str(RESULTS)], capture_output=True, text=True, check=True)
     assert done.stdout == (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """Return an environment in which nvidia-smi and vllm are those of the recorded run, and start nothing."""
+    for name, said in (("nvidia-smi", NVIDIA_SMI), ("vllm", "0.25.1")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n", encoding="utf-8")
+        program.chmod(0o755)
+    for name in ("target", "drafter"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(runpy.run_path(str(SHAPES))[name.upper()]))
+    kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    return kept | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "operator")}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "chosen"), [("sla-2000.yaml", "1 GPU FP8 γ=3"), ("sla-1000.yaml", "2 GPUs FP8 γ=3")]
+)
+def test_a_later_start_on_another_machine_goes_on_from_the_files_and_decides_without_starting_an_engine(
+    tmp_path: Path, machine: dict[str, str], manifest: str, chosen: str
+) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(RESULTS, folder)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "specmodel", "try", "-f", str(RESULTS / manifest), "--results", str(folder),
+            "--model", str(tmp_path / "target"), "--drafter", str(tmp_path / "drafter"),
+            "--load-format", "dummy", "--synthetic-acceptance", "3=35.5,5=25",
+        ],
+        capture_output=True, text=True, check=False, env=machine, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"*  {chosen} " in done.stdout
+    before = (RESULTS / "sessions.jsonl").read_text(encoding="utf-8")
+    added = (folder / "sessions.jsonl").read_text(encoding="utf-8").removeprefix(before)
+    assert [json.loads(line)["event"] for line in added.splitlines()] == ["start", "decided"]
