@@ -17,7 +17,7 @@ from pathlib import Path
 from specmodel.api.model import SpeculativeModel
 from specmodel.cli.answer import OUTPUTS, rendered, status_of, written_out
 from specmodel.cli.manifest import read_model
-from specmodel.cli.reading import InputError
+from specmodel.cli.reading import InputError, problems_in
 from specmodel.cli.results import Results, read_results
 from specmodel.domain.assessment import Verdict
 from specmodel.domain.candidate import enumerate_candidates
@@ -36,12 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         model = read_model(options.file)
         decision, results = _decide(model, options.results)
-    except InputError as error:
-        for problem in error.problems:
+    except (InputError, InvalidModelError) as error:
+        for problem in problems_in(error, options.file):
             print(f"specmodel decide: {problem}", file=sys.stderr)
-        return EXIT_INPUT
-    except InvalidModelError as error:
-        print(f"specmodel decide: {options.file}: {error.reason}: {error.message}", file=sys.stderr)
         return EXIT_INPUT
     for note in results.notes:
         print(f"specmodel decide: {note}", file=sys.stderr)

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from specmodel.api.conditions import ConditionStatus
-from specmodel.api.model import DrafterMethod, OnIncompatible, SpeculativeModel
 from specmodel.cli.answer import written_out
 from specmodel.cli.manifest import read_model
-from specmodel.cli.reading import InputError
+from specmodel.cli.reading import InputError, problems_in
 from specmodel.domain.candidate import Candidate, enumerate_candidates
 from specmodel.domain.checkpoint import Checkpoint
 from specmodel.domain.engine import resolve_engine
@@ -29,17 +28,18 @@ from specmodel.domain.memory import GIB, PRODUCT_GIB, UTILIZATION, Need, estimat
 from specmodel.domain.preflight import (
     Cause,
     Judgement,
-    Policy,
     Question,
     Reading,
     Unread,
     findings_of,
     judge,
     load_of,
+    policy_of,
     question_of,
 )
 from specmodel.domain.settings import Settings
-from specmodel.preflight.read import CLAIM, read
+from specmodel.manifests.engine_arguments import CLAIM
+from specmodel.preflight.read import read
 
 EXIT_INPUT = 2
 EXIT_DOES_NOT_FIT = 3
@@ -53,16 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = read_model(options.file)
         settings = Settings()
         candidates = enumerate_candidates(model, resolve_engine(model, None, settings), settings)
-    except InputError as error:
-        for problem in error.problems:
+    except (InputError, InvalidModelError) as error:
+        for problem in problems_in(error, options.file):
             print(f"specmodel preflight: {problem}", file=sys.stderr)
-        return EXIT_INPUT
-    except InvalidModelError as error:
-        print(f"specmodel preflight: {options.file}: {error.reason}: {error.message}", file=sys.stderr)
         return EXIT_INPUT
     question = question_of(model, candidates)
     reading = asyncio.run(_read(question, options.target, options.drafter))
-    judgement = judge(reading, candidates, _policy(model), proven=())
+    judgement = judge(reading, candidates, policy_of(model), proven=())
     value = _answer(reading, candidates, judgement)
     if unwritten := written_out(json.dumps(value, indent=2) if options.output == "json" else _table(value)):
         print(f"specmodel preflight: stdout: {unwritten}", file=sys.stderr)
@@ -84,14 +81,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--drafter", metavar="DIR", help="folder of the drafter, instead of spec.drafter.uri")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print")
     return parser
-
-
-def _policy(model: SpeculativeModel) -> Policy:
-    drafter = model.spec.drafter
-    return Policy(
-        has_drafter=drafter is not None and drafter.method is not DrafterMethod.NONE,
-        fails_when_incompatible=drafter is not None and drafter.on_incompatible is OnIncompatible.FAIL,
-    )
 
 
 async def _read(question: Question, target: str | None, drafter: str | None) -> Reading:

@@ -14,6 +14,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from specmodel.domain.invalid import InvalidModelError
+
 PROBLEMS_SHOWN = 20
 #: More than any result or manifest; what is longer is something else.
 CHARACTERS_MAXIMUM = 64 * 1024 * 1024
@@ -26,6 +28,13 @@ class InputError(Exception):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def problems_in(error: InputError | InvalidModelError, path: Path) -> tuple[str, ...]:
+    """Return why the model of a file, or what was given with it, cannot be used: one line a problem."""
+    if isinstance(error, InputError):
+        return tuple(error.problems)
+    return (f"{path}: {error.reason}: {error.message}",)
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from specmodel.api.conditions import ConditionStatus
-from specmodel.api.model import SpeculativeModel
+from specmodel.api.model import DrafterMethod, OnIncompatible, SpeculativeModel
 from specmodel.domain.candidate import Candidate, digest_of
 from specmodel.domain.checkpoint import Checkpoint, CheckpointError, checkpoint_from_value
 from specmodel.domain.compatibility import About, Finding, Severity, check_pair
@@ -171,6 +171,22 @@ class Policy:
     token_secret: tuple[str, str] | None = None
     #: GPU products of the nodes that are there; empty: not known, and every product that the spec names counts.
     products: frozenset[str] = frozenset()
+
+
+def policy_of(
+    model: SpeculativeModel,
+    *,
+    products: frozenset[str] = frozenset(),
+    token_secret: tuple[str, str] | None = None,
+) -> Policy:
+    """Return what a model says about checkpoints that do not fit. Without a cluster there is no Secret to name."""
+    drafter = model.spec.drafter
+    return Policy(
+        has_drafter=drafter is not None and drafter.method is not DrafterMethod.NONE,
+        fails_when_incompatible=drafter is not None and drafter.on_incompatible is OnIncompatible.FAIL,
+        token_secret=token_secret,
+        products=products,
+    )
 
 
 def judge(

@@ -19,13 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from specmodel.api.model import DrafterMethod, OnIncompatible
 from specmodel.cli.answer import OUTPUTS, rendered, status_of, written_out
-from specmodel.cli.reading import InputError
+from specmodel.cli.reading import InputError, problems_in
 from specmodel.domain.assessment import Verdict
 from specmodel.domain.decision import Decision
 from specmodel.domain.invalid import InvalidModelError
-from specmodel.domain.preflight import Policy, Reading, judge
+from specmodel.domain.preflight import Reading, judge, policy_of
 from specmodel.local.advice import recommended
 from specmodel.local.engine import kill_leftovers
 from specmodel.local.session import Session, Setup
@@ -48,12 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         setup, written = set_up(options)
         return asyncio.run(_run(setup, written, options.output))
-    except InputError as error:
-        for problem in error.problems:
+    except (InputError, InvalidModelError) as error:
+        for problem in problems_in(error, options.file):
             tell(f"specmodel try: {problem}")
-        return EXIT_INPUT
-    except InvalidModelError as error:
-        tell(f"specmodel try: {options.file}: {error.reason}: {error.message}")
         return EXIT_INPUT
     except OSError as error:
         # What cannot be written has no name; it goes to the results.
@@ -186,19 +182,14 @@ async def _preflight(session: Session) -> bool:
     """Read the checkpoints and keep off what they rule out; return False, having said why, when nothing may start."""
     setup = session.setup
     model, drafter = setup.model, setup.model.spec.drafter
-    has_drafter = drafter is not None and drafter.method is not DrafterMethod.NONE
+    policy = policy_of(model, products=frozenset() if setup.machine.is_cpu else frozenset({setup.machine.product}))
     environment = {**os.environ, **{one.name: one.value for one in model.spec.engine.env}}
     nowhere = Path("/nonexistent")
     target = await read(_uri(setup.paths.model, model.spec.model.uri), model.spec.model.revision, nowhere, environment)
     fitted = None
-    if has_drafter and drafter is not None and drafter.uri is not None and setup.paths.drafter is not None:
+    if policy.has_drafter and drafter is not None and drafter.uri is not None and setup.paths.drafter is not None:
         uri = _uri(setup.paths.drafter, drafter.uri)
         fitted = await read(uri, drafter.revision or "main", nowhere, environment)
-    policy = Policy(
-        has_drafter=has_drafter,
-        fails_when_incompatible=drafter is not None and drafter.on_incompatible is OnIncompatible.FAIL,
-        products=frozenset() if setup.machine.is_cpu else frozenset({setup.machine.product}),
-    )
     judgement = judge(Reading(target=target, drafter=fitted), setup.candidates, policy, proven=())
     status, reason, message = judgement.drafter
     say(f"DrafterCompatible: {status.value} ({reason}): {message}")

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from specmodel.domain.checkpoint import Checkpoint, CheckpointError
 from specmodel.domain.preflight import Cause, Unread
+from specmodel.manifests.engine_arguments import CLAIM, HUB
 from specmodel.preflight import hub, local
 
-HUB = "hf://"
-CLAIM = "pvc://"
 #: Seconds for a folder: a network volume that hangs must not hold up the Job.
 FOLDER_DEADLINE = 25.0
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from specmodel.api.model import DrafterMethod, OnIncompatible, PreflightStatus, SpeculativeModel
+from specmodel.api.model import PreflightStatus, SpeculativeModel
 from specmodel.domain.candidate import Candidate
 from specmodel.domain.checkpoint import CheckpointError
 from specmodel.domain.observation import Observation, PreflightJob
@@ -26,6 +26,7 @@ from specmodel.domain.preflight import (
     Reading,
     Unread,
     judge,
+    policy_of,
     question_of,
     reading_from_json,
 )
@@ -119,10 +120,9 @@ def preflight_actions(
 
 
 def _policy(model: SpeculativeModel, observation: Observation) -> Policy:
-    drafter, secret = model.spec.drafter, model.spec.model.token_secret_ref
-    return Policy(
-        has_drafter=drafter is not None and drafter.method is not DrafterMethod.NONE,
-        fails_when_incompatible=drafter is not None and drafter.on_incompatible is OnIncompatible.FAIL,
+    secret = model.spec.model.token_secret_ref
+    return policy_of(
+        model,
         token_secret=(secret.name, secret.key) if secret is not None else None,
         products=frozenset(observation.supply.products_ready),
     )
